@@ -1,0 +1,127 @@
+"""Every error that ray_diloco raises on purpose.
+
+    RayDilocoError
+    |- UsageError                 wrong use by us: the message names what was given and what was expected
+    |  |- ConfigError             a setting: name, value, what was expected
+    |  |- ForeignRunError         the repository holds another run
+    |  |- NodeInUseError          another process trains under this node id
+    |  `- TrainingError           training cannot go on: no global in time, loss not finite
+    |- ContentError               wrong data from the repository
+    |  |- DeltaError              a node delta that must not be merged
+    |  |- GlobalError             a global model or its metadata that must not be installed
+    |  `- SafetensorsError        a file that is not well-formed safetensors
+    `- HubError                   trouble of the network or of the Hub
+       |- PermanentHubError       the same request will fail again: 400, 401, 403, a missing repository
+       |- EntryMissing            no such file at that commit; a fact, often not a fault
+       |- RevisionMissing         no such commit or branch; a pinned commit may have been squashed away
+       |- ParentConflict          412: the branch is no longer at ``parent_commit``
+       |- QuotaExceeded           429: wait ``retry_after_us`` before anything is sent again
+       `- TransientHubError       408, 409, 5xx, timeouts, resets; ``outcome`` says whether it may have landed
+
+Errors carry only plain data, so that they survive pickling and never hold a request (whose headers hold the token).
+"""
+
+from typing import Literal
+
+
+class RayDilocoError(Exception):
+    """Root of the tree."""
+
+
+class UsageError(RayDilocoError):
+    """Wrong use by us."""
+
+
+class ConfigError(UsageError):
+    """A setting that cannot be used: ``setting`` is its dotted name, ``value`` what was given, ``expected`` what would do."""
+
+    def __init__(self, setting: str, value: object, expected: str) -> None:
+        super().__init__(setting, value, expected)
+        self.setting = setting
+        self.value = value
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.value!r}: {self.expected}"
+
+
+class ForeignRunError(UsageError):
+    """The repository already holds another run."""
+
+
+class NodeInUseError(UsageError):
+    """Another process trains under this node id."""
+
+
+class TrainingError(UsageError):
+    """Training cannot go on."""
+
+
+class ContentError(RayDilocoError):
+    """Wrong data from the repository."""
+
+
+class DeltaError(ContentError):
+    """A node delta that must not be merged: where it lies and why, in one line."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class GlobalError(ContentError):
+    """A global model or its metadata that must not be installed."""
+
+
+class SafetensorsError(ContentError):
+    """A file that is not well-formed safetensors."""
+
+
+class HubError(RayDilocoError):
+    """Trouble of the network or of the Hub."""
+
+
+class PermanentHubError(HubError):
+    """The same request will fail again; the message says what to do."""
+
+
+class EntryMissing(HubError):
+    """No such file at that commit."""
+
+
+class RevisionMissing(HubError):
+    """No such commit or branch."""
+
+
+class ParentConflict(HubError):
+    """The branch is no longer at the commit that was named as parent."""
+
+
+class QuotaExceeded(HubError):
+    """Too many requests. ``retry_after_us``: what the server asked to wait, in microseconds; None when it did not say."""
+
+    def __init__(self, message: str, retry_after_us: int | None = None) -> None:
+        super().__init__(message, retry_after_us)
+        self.retry_after_us = retry_after_us
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TransientHubError(HubError):
+    """May succeed later.
+
+    ``outcome`` of a commit: ``refused`` when the server said so (408 before the body was read, 409); ``unknown`` when it
+    may have landed all the same (timeout, reset, 5xx).
+    """
+
+    def __init__(self, message: str, outcome: Literal["refused", "unknown"] = "unknown") -> None:
+        super().__init__(message, outcome)
+        self.outcome: Literal["refused", "unknown"] = outcome
+
+    def __str__(self) -> str:
+        return str(self.args[0])

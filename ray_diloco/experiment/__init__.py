@@ -1,0 +1,1 @@
+"""The command line: configuration, building a run, records, progress."""

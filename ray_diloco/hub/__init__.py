@@ -1,0 +1,1 @@
+"""The only door between nodes: one branch of one model repository."""

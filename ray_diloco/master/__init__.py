@@ -1,0 +1,1 @@
+"""The master: validates, aggregates, takes the outer step, publishes."""

@@ -1,0 +1,1 @@
+"""A node: trainer, coordinator (decides, without I/O), lanes, and the loop around them."""

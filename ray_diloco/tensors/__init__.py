@@ -1,0 +1,1 @@
+"""Model states as tensors: schema, snapshots, pseudo-gradients, streaming safetensors."""

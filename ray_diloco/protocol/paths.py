@@ -12,7 +12,9 @@ HEARTBEAT_PATH = "global/master.json"
 
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODEL_FILE = re.compile(r"global/[A-Za-z0-9._-]+\.safetensors")
-_DELTA = re.compile(r"nodes/([A-Za-z0-9][A-Za-z0-9._-]{0,63})/delta_(0|[1-9][0-9]{0,17})\.safetensors")
+_DELTA = re.compile(
+    r"nodes/([A-Za-z0-9][A-Za-z0-9._-]{0,63})/delta_(0|[1-9][0-9]{0,17})\.safetensors"
+)
 
 NODE_ID_RULE = "a letter or digit, then at most 63 letters, digits, '.', '_' or '-'"
 

@@ -1,0 +1,187 @@
+"""``global/step_count.json``: which global model is current, and what the master knows about the nodes."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ray_diloco.errors import GlobalError
+from ray_diloco.protocol.delta_card import Identity
+from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH, is_model_file, is_node_id
+from ray_diloco.protocol.terms import ALGORITHM, OPTIMIZER, PROTOCOL_VERSION
+
+CARD_LIMIT = 16 * 1024 * 1024
+"""The most bytes that a global card may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """What the global contains of one node: the row of the `nodes` table that the node itself reads.
+
+    ``last_local_step``: every delta of this nonce up to this step was merged or rejected, for ever.
+    ``seen_outer_step``: the outer step when something new of this node was last seen.
+    ``rejected``: the last rejected deltas as (local step, reason), newest last.
+    """
+
+    nonce: str | None
+    last_local_step: int
+    seen_outer_step: int
+    tokens: int = 0
+    rejected: tuple[tuple[int, str], ...] = ()
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalCard:
+    """The metadata of a global model. None marks what a plain peer does not publish."""
+
+    outer_step: int
+    model_file: str = MODEL_PATH
+    updated_at: str = ""
+    bootstrap: bool = False
+    optimizer: str = OPTIMIZER
+    run_id: str | None = None
+    config_hash: str | None = None
+    publication_id: str | None = None
+    master_id: str | None = None
+    master_epoch: int = 0
+    model_sha256: str | None = None
+    state_file: str | None = None
+    state_sha256: str | None = None
+    round: tuple[Identity, ...] = ()
+    nodes: Mapping[str, NodeRow] = field(default_factory=dict[str, NodeRow])
+    tokens_total: int = 0
+    stop: str | None = None
+    """Why the run is over, or None while it goes on."""
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Globals are ordered by (master epoch, outer step)."""
+        return (self.master_epoch, self.outer_step)
+
+    def to_json(self) -> bytes:
+        """The file as it is published: indent 2, sorted keys, a newline at the end."""
+        fields: dict[str, Any] = {
+            "algorithm": ALGORITHM,
+            "model_file": self.model_file,
+            "outer_step": self.outer_step,
+            "updated_at": self.updated_at,
+        }
+        fields |= {"bootstrap": "true"} if self.bootstrap else {"optimizer": self.optimizer}
+        if self.publication_id is not None:
+            fields |= self._extensions()
+        return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
+
+    def _extensions(self) -> dict[str, Any]:
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "run_id": self.run_id,
+            "config_hash": self.config_hash,
+            "publication_id": self.publication_id,
+            "master_id": self.master_id,
+            "master_epoch": self.master_epoch,
+            "model_sha256": self.model_sha256,
+            "state_file": self.state_file,
+            "state_sha256": self.state_sha256,
+            "round": [list(identity) for identity in self.round],
+            "nodes": {
+                node_id: {
+                    "nonce": row.nonce,
+                    "last_local_step": row.last_local_step,
+                    "seen_outer_step": row.seen_outer_step,
+                    "tokens": row.tokens,
+                    "rejected": [list(item) for item in row.rejected],
+                    "done": row.done,
+                }
+                for node_id, row in self.nodes.items()
+            },
+            "tokens_total": self.tokens_total,
+            "stop": self.stop,
+        }
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "GlobalCard":
+        """Read the file of a master, ours or a peer's. GlobalError when it must not be trusted."""
+        try:
+            parsed = json.loads(data)
+        except (ValueError, RecursionError):
+            raise GlobalError(f"{CARD_PATH} is not JSON") from None
+        if not isinstance(parsed, dict):
+            raise GlobalError(f"{CARD_PATH} is not a JSON object")
+        read = _Fields(cast(dict[str, Any], parsed))
+        if read.fields.get("algorithm") != ALGORITHM:
+            raise GlobalError(f"{CARD_PATH}: algorithm is {read.fields.get('algorithm')!r}")
+        model_file = read.text("model_file") or MODEL_PATH
+        if not is_model_file(model_file):
+            raise GlobalError(f"{CARD_PATH}: model_file {model_file!r} is not a file in global/")
+        return cls(
+            outer_step=read.count("outer_step", required=True),
+            model_file=model_file,
+            updated_at=read.text("updated_at") or "",
+            bootstrap=read.fields.get("bootstrap") == "true",
+            optimizer=read.text("optimizer") or OPTIMIZER,
+            run_id=read.text("run_id"),
+            config_hash=read.text("config_hash"),
+            publication_id=read.text("publication_id"),
+            master_id=read.text("master_id"),
+            master_epoch=read.count("master_epoch"),
+            model_sha256=read.text("model_sha256"),
+            state_file=read.text("state_file"),
+            state_sha256=read.text("state_sha256"),
+            round=read.round(),
+            nodes=read.nodes(),
+            tokens_total=read.count("tokens_total"),
+            stop=read.text("stop"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    fields: Mapping[str, Any]
+
+    def text(self, key: str) -> str | None:
+        value = self.fields.get(key)
+        if value is not None and not isinstance(value, str):
+            raise GlobalError(f"{CARD_PATH}: {key} is {value!r}, not a text")
+        return value
+
+    def count(self, key: str, *, required: bool = False) -> int:
+        value = self.fields.get(key, None if required else 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise GlobalError(f"{CARD_PATH}: {key} is {value!r}, not a count")
+        return value
+
+    def round(self) -> tuple[Identity, ...]:
+        try:
+            return tuple(
+                Identity(str(node), None if nonce is None else str(nonce), int(step))
+                for node, nonce, step in self.fields.get("round", ())
+            )
+        except (TypeError, ValueError):
+            raise GlobalError(f"{CARD_PATH}: round is not a list of identities") from None
+
+    def nodes(self) -> dict[str, NodeRow]:
+        table = self.fields.get("nodes", {})
+        if not isinstance(table, dict):
+            raise GlobalError(f"{CARD_PATH}: nodes is not a table")
+        try:
+            return {_node_id(key): _row(row) for key, row in cast(dict[Any, Any], table).items()}
+        except (TypeError, ValueError, KeyError):
+            raise GlobalError(f"{CARD_PATH}: nodes has a malformed row") from None
+
+
+def _node_id(text: Any) -> str:
+    if not isinstance(text, str) or not is_node_id(text):
+        raise ValueError(text)
+    return text
+
+
+def _row(row: Mapping[str, Any]) -> NodeRow:
+    return NodeRow(
+        nonce=None if row["nonce"] is None else str(row["nonce"]),
+        last_local_step=int(row["last_local_step"]),
+        seen_outer_step=int(row["seen_outer_step"]),
+        tokens=int(row.get("tokens", 0)),
+        rejected=tuple((int(step), str(reason)) for step, reason in row.get("rejected", ())),
+        done=bool(row.get("done", False)),
+    )

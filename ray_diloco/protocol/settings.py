@@ -1,0 +1,73 @@
+"""The settings of the exchange, for nodes and master alike; names follow the plain protocol where it has them."""
+
+from dataclasses import dataclass
+
+from ray_diloco.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DilocoSettings:
+    """Group ``diloco``. Durations in seconds."""
+
+    inner_steps: int = 500
+    """Local steps between two inner boundaries."""
+    outer_lr: float = 0.7
+    """Learning rate of the outer step."""
+    outer_momentum: float = 0.9
+    """Nesterov momentum of the outer step, in [0, 1)."""
+    poll_interval: float = 60.0
+    """How often a node looks for a newer global between boundaries, and the master for deltas."""
+    reset_inner_optimizer: bool = True
+    """Drop the inner optimizer's state after each accepted upload job and each installation."""
+    async_delta_upload: bool = True
+    """Upload beside the training; false blocks the training until the delta has landed."""
+    async_global_poll: bool = True
+    """Look for and fetch globals beside the training; false blocks."""
+    install: str = "rebase"
+    """What a node does with a newer global: rebase, boundary or replace."""
+    install_mismatch: str = "error"
+    """A key or shape of the global that does not match the model: error, or ignore (kept local and counted)."""
+    require_global: bool = True
+    """A node does not train before it has a global; false trains at once and sends deltas with base -1."""
+    bootstrap_timeout: float = 300.0
+    """How long a node waits for the first global."""
+    stop_timeout: float = 30.0
+    """How long a node tries to send its last delta, and how long the master's last round may take."""
+    node_timeout: float = 600.0
+    """After so long without a sign a node counts as gone."""
+    max_bad_deltas: int = 3
+    """A node stops with an error after so many deltas in a row that are not finite."""
+    accept_unbased: bool = False
+    """The master merges deltas of nodes that never had a global."""
+    max_delta_norm: float | None = None
+    """The largest L2 norm of a delta that is merged; null: no limit."""
+    max_relative_norm: float | None = None
+    """The same as a multiple of the running median of the merged norms; null: no limit."""
+    compat: bool = False
+    """Write nothing that a plain peer could not read (complex entries are refused)."""
+
+    def check(self) -> None:
+        """ConfigError for the first setting that cannot be used."""
+        for name in ("inner_steps", "max_bad_deltas"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"diloco.{name}", getattr(self, name), "expected at least 1")
+        for name in ("poll_interval", "bootstrap_timeout", "stop_timeout", "node_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"diloco.{name}", getattr(self, name), "expected seconds above 0")
+        if not 0 < self.outer_lr < float("inf"):
+            raise ConfigError("diloco.outer_lr", self.outer_lr, "expected a number above 0")
+        if not 0 <= self.outer_momentum < 1:
+            raise ConfigError(
+                "diloco.outer_momentum", self.outer_momentum, "expected 0 up to, not including, 1"
+            )
+        _one_of("install", self.install, ("rebase", "boundary", "replace"))
+        _one_of("install_mismatch", self.install_mismatch, ("error", "ignore"))
+        for name in ("max_delta_norm", "max_relative_norm"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"diloco.{name}", value, "expected a number above 0, or null")
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"diloco.{name}", value, f"expected one of {', '.join(choices)}")

@@ -1,0 +1,124 @@
+"""How fast a simulated machine and its link are: settings, their check, and the draws from them."""
+
+import math
+import random
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from ray_diloco.errors import ConfigError
+from ray_diloco.protocol.clock import Micros, micros
+
+JITTERS = ("constant", "normal", "lognormal", "heavy_tail")
+FASTEST = 0.1
+"""A normal draw is never below this part of the mean: no step takes no time."""
+SLOWEST = 1000.0
+"""A heavy-tailed draw is never above this multiple of the mean: a run comes to an end."""
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProfile:
+    """A link to the hub. A ``*_mbps`` of None does not limit."""
+
+    up_mbps: float | None = None
+    """Towards the hub, in megabits (10^6 bits) per second."""
+    down_mbps: float | None = None
+    """From the hub, in megabits per second."""
+    latency_ms: float = 0.0
+    """Paid once by every transfer, in milliseconds."""
+
+    def transfer_time(self, direction: str, size: int) -> Micros:
+        """Latency plus bytes over bandwidth, rounded to the nearest microsecond."""
+        mbps = self.up_mbps if direction == "up" else self.down_mbps
+        return Micros(round(self.latency_ms * 1000 + (size * 8 / mbps if mbps else 0.0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProfile:
+    """A simulated machine: group ``cluster.nodes.<id>``."""
+
+    seconds_per_step: float = 1.0
+    """Mean duration of a local step, gradient accumulation included."""
+    jitter: str = "constant"
+    """How durations scatter: constant, normal, lognormal or heavy_tail. The mean stays."""
+    jitter_parameter: float = 0.0
+    """normal: standard deviation as a part of the mean; lognormal: sigma of the logarithm;
+    heavy_tail: exponent of the Pareto tail, above 1, smaller is wilder (1.5 is rough).
+    """
+    up_mbps: float | None = None
+    """Upload bandwidth in megabits per second; null: no limit."""
+    down_mbps: float | None = None
+    """Download bandwidth in megabits per second; null: no limit."""
+    latency_ms: float = 0.0
+    """Paid once by every transfer, in milliseconds."""
+
+    @property
+    def link(self) -> LinkProfile:
+        """The link's part."""
+        return LinkProfile(
+            up_mbps=self.up_mbps, down_mbps=self.down_mbps, latency_ms=self.latency_ms
+        )
+
+    def check(self, node_id: str) -> None:
+        """ConfigError for the first setting that cannot be used, as ``cluster.nodes.<id>.<field>``.
+
+        ``node_id`` only names the setting.
+        """
+        for field, good, expected in (
+            ("seconds_per_step", _positive(self.seconds_per_step), "a finite number above 0"),
+            ("jitter", self.jitter in JITTERS, f"one of {', '.join(JITTERS)}"),
+            ("up_mbps", self.up_mbps is None or _positive(self.up_mbps), "above 0, or null"),
+            ("down_mbps", self.down_mbps is None or _positive(self.down_mbps), "above 0, or null"),
+            ("latency_ms", 0 <= self.latency_ms < math.inf, "a finite number from 0"),
+            ("jitter_parameter", *self._parameter_fits()),
+        ):
+            if not good:
+                raise ConfigError(
+                    f"cluster.nodes.{node_id}.{field}", getattr(self, field), expected
+                )
+
+    def _parameter_fits(self) -> tuple[bool, str]:
+        match self.jitter:
+            case "heavy_tail":
+                good = 1 < self.jitter_parameter < math.inf
+                return good, "above 1 with jitter=heavy_tail, or its mean is not finite"
+            case "normal" | "lognormal":
+                good = 0 <= self.jitter_parameter < math.inf
+                return good, f"a finite number from 0 with jitter={self.jitter}"
+            case _:
+                return self.jitter_parameter == 0, "0 with jitter=constant"
+
+
+def draw_step(profile: NodeProfile, rng: random.Random) -> Micros:
+    """The duration of one local step, at least 1 microsecond: the mean times a drawn factor of
+    mean 1. A constant profile draws nothing.
+    """
+    return Micros(max(1, micros(profile.seconds_per_step * _factor(profile, rng))))
+
+
+def _factor(profile: NodeProfile, rng: random.Random) -> float:
+    match profile.jitter:
+        case "normal":
+            return max(FASTEST, 1.0 + profile.jitter_parameter * _normal(rng))
+        case "lognormal":
+            sigma = profile.jitter_parameter
+            return math.exp(sigma * _normal(rng) - sigma * sigma / 2)
+        case "heavy_tail":
+            alpha = profile.jitter_parameter
+            return min(SLOWEST, (alpha - 1) / alpha * _uniform(rng) ** (-1 / alpha))
+        case _:
+            return 1.0
+
+
+def _uniform(rng: random.Random) -> float:
+    """In (0, 1), both ends left out."""
+    return (rng.getrandbits(52) + 0.5) / 2**52
+
+
+def _normal(rng: random.Random) -> float:
+    return _NORMAL.inv_cdf(_uniform(rng))
+
+
+def _positive(number: float) -> bool:
+    return 0 < number < math.inf

@@ -1,1 +1,3 @@
-"""What crosses the hub: terms, paths, cards, ledger, ranges of local steps, and the seam to time. Pure."""
+"""What crosses the hub: terms, paths, cards, ledger, ranges of local steps, and the seam to
+time. Pure.
+"""

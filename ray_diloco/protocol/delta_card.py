@@ -46,7 +46,9 @@ class DeltaCard:
         return Identity(self.node_id, self.nonce, self.local_step)
 
     def header(self) -> dict[str, str]:
-        """The header as it is written; a payload hash that is not known yet is a placeholder of the same length."""
+        """The header as it is written; a payload hash that is not known yet is a placeholder of
+        the same length.
+        """
         header = {
             "algorithm": ALGORITHM,
             "node_id": self.node_id,

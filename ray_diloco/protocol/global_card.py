@@ -1,4 +1,6 @@
-"""``global/step_count.json``: which global model is current, and what the master knows about the nodes."""
+"""``global/step_count.json``: which global model is current, and what the master knows about the
+nodes.
+"""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ CARD_LIMIT = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """What the global contains of one node: the row of the `nodes` table that the node itself reads.
+    """What the global contains of one node: the row of the `nodes` table that the node itself
+    reads.
 
     ``last_local_step``: every delta of this nonce up to this step was merged or rejected, for ever.
     ``seen_outer_step``: the outer step when something new of this node was last seen.

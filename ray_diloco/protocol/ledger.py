@@ -1,4 +1,6 @@
-"""The master's memory of what the global model contains; it travels with the outer state in every publication."""
+"""The master's memory of what the global model contains; it travels with the outer state in
+every publication.
+"""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +10,7 @@ from typing import Any
 from ray_diloco.errors import GlobalError
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import NodeRow
-from ray_diloco.protocol.ranges import StepRanges
+from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 
 REASONS_KEPT = 8
 """How many rejections a node's row shows."""
@@ -19,11 +21,13 @@ PEER = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """One nonce of one node. ``last_local_step`` is the mark: up to it everything was merged or rejected, for ever."""
+    """One nonce of one node. ``last_local_step`` is the mark: up to it everything was merged or
+    rejected, for ever.
+    """
 
     last_local_step: int = 0
-    merged: StepRanges = StepRanges()
-    rejected: StepRanges = StepRanges()
+    merged: StepRanges = NO_STEPS
+    rejected: StepRanges = NO_STEPS
     tokens: int = 0
     deltas: int = 0
 
@@ -56,7 +60,7 @@ class Ledger:
         new = replace(
             old,
             last_local_step=max(old.last_local_step, card.local_step),
-            merged=old.merged.union(card.covers or StepRanges()),
+            merged=old.merged.union(card.covers or NO_STEPS),
             tokens=old.tokens + (card.tokens or 0),
             deltas=old.deltas + 1,
         )
@@ -144,7 +148,9 @@ class Ledger:
 
     @classmethod
     def from_json(cls, text: str, *, rows: Mapping[str, NodeRow]) -> "Ledger":
-        """Read what `to_json` wrote; the rows come from the global card of the same publication. GlobalError."""
+        """Read what `to_json` wrote; the rows come from the global card of the same publication.
+        GlobalError.
+        """
         try:
             fields: dict[str, Any] = json.loads(text)
             accounts = {

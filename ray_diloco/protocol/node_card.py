@@ -1,4 +1,6 @@
-"""``nodes/<id>/node.json``: a node's claim on its name, written when it starts and when it is done."""
+"""``nodes/<id>/node.json``: a node's claim on its name, written when it starts and when it is
+done.
+"""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +11,9 @@ from ray_diloco.errors import ContentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCard:
-    """``nonce``: random per start, so that two processes of one name can be told apart. ``started``: ISO 8601 UTC."""
+    """``nonce``: random per start, so that two processes of one name can be told apart.
+    ``started``: ISO 8601 UTC.
+    """
 
     nonce: str
     started: str

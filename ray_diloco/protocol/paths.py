@@ -45,6 +45,8 @@ def node_card_path(node_id: str) -> str:
 
 
 def parse_delta_path(path: str) -> DeltaPath | None:
-    """Node and step of a delta; None for anything else, odd spellings of a step (+7, 1_0, 010) included."""
+    """Node and step of a delta; None for anything else, odd spellings of a step (+7, 1_0, 010)
+    included.
+    """
     match = _DELTA.fullmatch(path)
     return DeltaPath(match[1], int(match[2])) if match else None

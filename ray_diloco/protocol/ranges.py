@@ -9,7 +9,9 @@ _TEXT = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
 
 @dataclass(frozen=True, slots=True)
 class StepRanges:
-    """Which local steps something covers: ``((1, 20), (25, 40))`` is steps 1 to 20 and 25 to 40, ends included."""
+    """Which local steps something covers: ``((1, 20), (25, 40))`` is steps 1 to 20 and 25 to 40,
+    ends included.
+    """
 
     spans: tuple[tuple[int, int], ...] = ()
 
@@ -20,7 +22,9 @@ class StepRanges:
 
     @classmethod
     def parse(cls, text: str) -> "StepRanges":
-        """Read "1-20,25-40"; "" is empty. ValueError unless sorted, disjoint, not touching and canonical."""
+        """Read "1-20,25-40"; "" is empty. ValueError unless sorted, disjoint, not touching and
+        canonical.
+        """
         if not text:
             return cls()
         spans: list[tuple[int, int]] = []
@@ -74,3 +78,6 @@ class StepRanges:
     def last(self) -> int:
         """The highest step. IndexError when empty."""
         return self.spans[-1][1]
+
+
+NO_STEPS = StepRanges()

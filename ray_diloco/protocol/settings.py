@@ -1,4 +1,6 @@
-"""The settings of the exchange, for nodes and master alike; names follow the plain protocol where it has them."""
+"""The settings of the exchange, for nodes and master alike; names follow the plain protocol
+where it has them.
+"""
 
 from dataclasses import dataclass
 
@@ -26,13 +28,19 @@ class DilocoSettings:
     install: str = "rebase"
     """What a node does with a newer global: rebase, boundary or replace."""
     install_mismatch: str = "error"
-    """A key or shape of the global that does not match the model: error, or ignore (kept local and counted)."""
+    """A key or shape of the global that does not match the model: error, or ignore (kept local
+    and counted).
+    """
     require_global: bool = True
-    """A node does not train before it has a global; false trains at once and sends deltas with base -1."""
+    """A node does not train before it has a global; false trains at once and sends deltas with
+    base -1.
+    """
     bootstrap_timeout: float = 300.0
     """How long a node waits for the first global."""
     stop_timeout: float = 30.0
-    """How long a node tries to send its last delta, and how long the master's last round may take."""
+    """How long a node tries to send its last delta, and how long the master's last round may
+    take.
+    """
     node_timeout: float = 600.0
     """After so long without a sign a node counts as gone."""
     max_bad_deltas: int = 3
@@ -48,6 +56,15 @@ class DilocoSettings:
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
+        self._check_amounts()
+        _one_of("install", self.install, ("rebase", "boundary", "replace"))
+        _one_of("install_mismatch", self.install_mismatch, ("error", "ignore"))
+        for name in ("max_delta_norm", "max_relative_norm"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"diloco.{name}", value, "expected a number above 0, or null")
+
+    def _check_amounts(self) -> None:
         for name in ("inner_steps", "max_bad_deltas"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"diloco.{name}", getattr(self, name), "expected at least 1")
@@ -60,12 +77,6 @@ class DilocoSettings:
             raise ConfigError(
                 "diloco.outer_momentum", self.outer_momentum, "expected 0 up to, not including, 1"
             )
-        _one_of("install", self.install, ("rebase", "boundary", "replace"))
-        _one_of("install_mismatch", self.install_mismatch, ("error", "ignore"))
-        for name in ("max_delta_norm", "max_relative_norm"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"diloco.{name}", value, "expected a number above 0, or null")
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -1,0 +1,94 @@
+"""What the coordinator tells the node to do. Each is carried out on the training thread, in order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ray_diloco.protocol.global_card import GlobalCard
+from ray_diloco.protocol.terms import Install
+from ray_diloco.protocol.work import NO_WORK, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """An upload job: a pseudo-gradient on its way.
+
+    ``encoded``: its file is written, so the baseline that it was measured from may move.
+    ``after_install``: a global was installed over it with `boundary` or `replace`: landing moves no
+    baseline, and being refused folds it back into the live model.
+    """
+
+    local_step: int
+    work: Work = NO_WORK
+    base_outer_step: int
+    oldest_base_outer_step: int
+    final: bool = False
+    encoded: bool = False
+    after_install: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartUpload:
+    """Take the snapshot now, then encode and send it in the upload lane. Answered by the lane."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoll:
+    """Look for a newer global in the poll lane, and fetch it. ``anew``: even the one that was seen."""
+
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InstallGlobal:
+    """Install the global that was fetched, by this policy."""
+
+    card: GlobalCard
+    policy: Install
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceBaseline:
+    """The job landed: what it carried is no longer unsent."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class FoldBack:
+    """The job was refused after an installation: put what it carried back into the live model."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOptimizer:
+    """Start the inner optimizer anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Something happened that the run's events should tell."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The node cannot go on."""
+
+    message: str
+
+
+Action = (
+    StartUpload
+    | StartPoll
+    | InstallGlobal
+    | AdvanceBaseline
+    | FoldBack
+    | ResetOptimizer
+    | Record
+    | Fail
+)

@@ -1,0 +1,309 @@
+"""The node's side of the protocol as a state machine without I/O, threads, clocks or tensors.
+
+Events come in as method calls, always between two local steps; actions go out, to be carried out in
+order before the next step. An upload job and a poll are under way at most once each.
+
+    event               means                                            may lead to
+    `stepped`           a local step is complete                         upload, poll, installation
+    `settle`            nothing new, but the node may not train yet      poll, installation
+    `encoded`           the job's file is written                        -
+    `spoiled`           it was all zero, or not finite                   recovery from the newest global
+    `landed`            the delta is in the repository, or was merged    baseline moves
+    `refused`           it will never be there                           nothing moves, or folded back
+    `fetched`           a newer global is here                           installation, stop
+    `nothing_new`       the poll found none                              -
+    `finish`            the run is over for this node                    final upload
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ray_diloco.node.actions import (
+    Action,
+    AdvanceBaseline,
+    Fail,
+    FoldBack,
+    InstallGlobal,
+    Job,
+    Record,
+    ResetOptimizer,
+    StartPoll,
+    StartUpload,
+)
+from ray_diloco.protocol.clock import Micros, micros
+from ray_diloco.protocol.global_card import GlobalCard
+from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
+from ray_diloco.protocol.settings import DilocoSettings
+from ray_diloco.protocol.terms import NEVER_HAD_A_GLOBAL, Install
+from ray_diloco.protocol.work import NO_WORK, Work
+
+Actions = list[Action]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the node's steps and boundaries so far."""
+
+    dropped: StepRanges = NO_STEPS
+    deltas_landed: int = 0
+    deltas_refused: int = 0
+    skipped_boundaries: int = 0
+    installs: int = 0
+    rejected: dict[int, str] = field(default_factory=dict[int, str])
+
+
+class Coordinator:
+    """One incarnation of a node.
+
+    ``local_step`` counts on from ``first_step``, the last one that this node id ever used.
+    """
+
+    def __init__(
+        self, settings: DilocoSettings, *, node_id: str, nonce: str, first_step: int = 0
+    ) -> None:
+        self._settings = settings
+        self._node_id = node_id
+        self._nonce = nonce
+        self._policy: Install = settings.install  # type: ignore[assignment]  # checked by settings
+        self.local_step = first_step
+        self.unsent: Work = NO_WORK
+        """Steps whose effect is in baseline - live, those of a job on its way included."""
+        self.base_outer_step = NEVER_HAD_A_GLOBAL
+        self._oldest_base = NEVER_HAD_A_GLOBAL
+        self._seen = (-1, -1)
+        self.job: Job | None = None
+        self._pending: GlobalCard | None = None
+        self._polling = False
+        self._next_poll = Micros(0)
+        self._recovering = False
+        self._bad_in_a_row = 0
+        self.stop_reason: str | None = None
+        self.tally = Tally()
+
+    # -- what the node asks ------------------------------------------------------------------------
+
+    @property
+    def has_global(self) -> bool:
+        return self._seen[1] >= 0
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """(master epoch, outer step) of the newest global that was installed; (-1, -1) before."""
+        return self._seen
+
+    @property
+    def waits_for(self) -> Literal["global", "upload", "poll"] | None:
+        """What must happen before the next local step; None when the node may train."""
+        if self._recovering or (self._settings.require_global and not self.has_global):
+            return "global"
+        if self.job is not None and (not self._settings.async_delta_upload or self._held_up()):
+            return "upload"
+        if self._polling and not self._settings.async_global_poll:
+            return "poll"
+        return None
+
+    def quiet_steps(self) -> int:
+        """How many local steps end, at the least, before the next inner boundary; at least 1."""
+        return self._settings.inner_steps - self.local_step % self._settings.inner_steps
+
+    @property
+    def next_poll(self) -> Micros:
+        """When the next poll between boundaries is due."""
+        return self._next_poll
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def stepped(self, *, now: Micros, tokens: int, loss: float) -> Actions:
+        """One more local step is complete; it saw ``tokens`` at a mean loss of ``loss``."""
+        self.local_step += 1
+        step = StepRanges.of(self.local_step, self.local_step)
+        if not self.unsent:
+            self._oldest_base = self.base_outer_step
+        self.unsent = self.unsent.plus(Work(steps=step, tokens=tokens, loss_sum=loss))
+        boundary = self.local_step % self._settings.inner_steps == 0
+        actions = self._install_when_due()
+        if boundary:
+            actions += self._boundary()
+        if boundary or now >= self._next_poll:
+            actions += self._poll(now)
+        return actions
+
+    def settle(self, *, now: Micros) -> Actions:
+        """The node waits: install what may be installed, and look for what it waits for."""
+        actions = self._install_when_due()
+        if self.waits_for == "global" and now >= self._next_poll:
+            actions += self._poll(now)
+        return actions
+
+    def finish(self) -> Actions:
+        """The run is over: hand over what is unsent, if anything; called with no job on its way."""
+        if self._recovering:
+            self._drop_unsent()
+        return self._hand_over(final=True)
+
+    # -- the upload lane ---------------------------------------------------------------------------
+
+    def encoded(self) -> Actions:
+        """The job's file is written: the baseline may move now."""
+        if self.job is not None:
+            self.job = replace(self.job, encoded=True)
+        return []
+
+    def spoiled(self, verdict: Literal["zero", "not finite"]) -> Actions:
+        """The job was not sent.
+
+        All zero: its steps stay unsent. Not finite: start over from the newest global.
+        """
+        self.job = None
+        if verdict == "zero":
+            return [Record("delta_empty", {"local_step": self.local_step})]
+        self._bad_in_a_row += 1
+        self._recovering = True
+        self._next_poll = Micros(0)
+        record = Record("delta_not_finite", {"local_step": self.local_step})
+        if self._bad_in_a_row >= self._settings.max_bad_deltas:
+            count = self._bad_in_a_row
+            message = f"{count} deltas in a row were not finite (diloco.max_bad_deltas={count})"
+            return [record, Fail(message)]
+        return [record]
+
+    def landed(self) -> Actions:
+        """The delta is in the repository."""
+        job = self.job
+        if job is None:
+            return []
+        self.job = None
+        self._bad_in_a_row = 0
+        self.tally.deltas_landed += 1
+        record = Record(
+            "delta_landed", {"local_step": job.local_step, "covers": str(job.work.steps)}
+        )
+        if job.after_install:
+            return [record]
+        self.unsent = self.unsent.minus(job.work)
+        self._oldest_base = job.base_outer_step
+        return [AdvanceBaseline(job), record]
+
+    def refused(self, reason: str) -> Actions:
+        """The delta is not there and never will be."""
+        job = self.job
+        if job is None:
+            return []
+        self.job = None
+        self.tally.deltas_refused += 1
+        record = Record("delta_refused", {"local_step": job.local_step, "reason": reason})
+        if not job.after_install:
+            return [record]
+        self.unsent = self.unsent.plus(job.work)
+        self._oldest_base = min(self._oldest_base, job.oldest_base_outer_step)
+        return [FoldBack(job), record]
+
+    # -- the poll lane -----------------------------------------------------------------------------
+
+    def fetched(self, card: GlobalCard) -> Actions:
+        """A newer global lies ready."""
+        self._polling = False
+        actions = self._heed(card)
+        if card.version > self._seen or self._recovering:
+            self._pending = card
+        return actions
+
+    def nothing_new(self, card: GlobalCard | None = None) -> Actions:
+        """The poll found no newer weights; perhaps newer metadata of the same ones."""
+        self._polling = False
+        return self._heed(card) if card is not None else []
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _boundary(self) -> Actions:
+        if self.job is not None:
+            self.tally.skipped_boundaries += 1
+            return [Record("boundary_skipped", {"local_step": self.local_step})]
+        return self._hand_over(final=False)
+
+    def _hand_over(self, *, final: bool) -> Actions:
+        if not self.unsent:
+            return []
+        self.job = Job(
+            local_step=self.local_step,
+            work=self.unsent,
+            base_outer_step=self.base_outer_step,
+            oldest_base_outer_step=self._oldest_base,
+            final=final,
+        )
+        reset = self._settings.reset_inner_optimizer and not final
+        return [StartUpload(self.job), *([ResetOptimizer()] if reset else [])]
+
+    def _poll(self, now: Micros) -> Actions:
+        if self._polling:
+            return []
+        self._polling = True
+        self._next_poll = Micros(now + micros(self._settings.poll_interval))
+        return [StartPoll(anew=self._recovering)]
+
+    def _heed(self, card: GlobalCard) -> Actions:
+        if card.stop is not None and self.stop_reason is None:
+            self.stop_reason = card.stop
+        row = card.nodes.get(self._node_id)
+        if row is None or row.nonce != self._nonce:
+            return []
+        new = {step: why for step, why in row.rejected if step not in self.tally.rejected}
+        self.tally.rejected |= new
+        return [
+            Record("delta_rejected", {"local_step": step, "reason": why})
+            for step, why in new.items()
+        ]
+
+    def _held_up(self) -> bool:
+        """A `boundary` installation is due, but the delta that goes before it is not on disk yet."""
+        return (
+            self._policy == "boundary"
+            and self._pending is not None
+            and self.job is not None
+            and not self.job.encoded
+            and self._all_handed()
+        )
+
+    def _install_when_due(self) -> Actions:
+        card = self._pending
+        if card is None or (self.job is not None and not self.job.encoded):
+            return []
+        any_time = self._policy != "boundary" or not self.has_global or self._recovering
+        return self._install(card) if any_time or self._all_handed() else []
+
+    def _all_handed(self) -> bool:
+        """Every unsent step is in the job, so that replacing the live model drops none."""
+        handed = self.job.work.steps if self.job is not None else NO_STEPS
+        return not self.unsent.minus(Work(steps=handed)).steps
+
+    def _install(self, card: GlobalCard) -> Actions:
+        self._pending = None
+        actions = self._acknowledge(card)
+        policy: Install = "replace" if self._recovering else self._policy
+        if policy != "rebase":
+            self._drop_unsent()
+        self._recovering = False
+        self._seen = card.version
+        self.base_outer_step = card.outer_step
+        if not self.unsent:
+            self._oldest_base = card.outer_step
+        self.tally.installs += 1
+        actions.append(InstallGlobal(card, policy))
+        if self._settings.reset_inner_optimizer:
+            actions.append(ResetOptimizer())
+        return actions
+
+    def _acknowledge(self, card: GlobalCard) -> Actions:
+        """A global that contains the job on its way is the receipt for it."""
+        row = card.nodes.get(self._node_id)
+        if self.job is None or row is None or row.nonce != self._nonce:
+            return []
+        return self.landed() if row.last_local_step >= self.job.local_step else []
+
+    def _drop_unsent(self) -> None:
+        on_its_way = NO_WORK
+        if self.job is not None and not self.job.after_install:
+            on_its_way = self.job.work
+            self.job = replace(self.job, after_install=True)
+        self.tally.dropped = self.tally.dropped.union(self.unsent.minus(on_its_way).steps)
+        self.unsent = NO_WORK

@@ -1,7 +1,7 @@
 """Every error that ray_diloco raises on purpose.
 
     RayDilocoError
-    |- UsageError                 wrong use by us: the message names what was given and what was expected
+    |- UsageError                 wrong use by us; the message says what was given and expected
     |  |- ConfigError             a setting: name, value, what was expected
     |  |- ForeignRunError         the repository holds another run
     |  |- NodeInUseError          another process trains under this node id
@@ -11,14 +11,15 @@
     |  |- GlobalError             a global model or its metadata that must not be installed
     |  `- SafetensorsError        a file that is not well-formed safetensors
     `- HubError                   trouble of the network or of the Hub
-       |- PermanentHubError       the same request will fail again: 400, 401, 403, a missing repository
+       |- PermanentHubError       will fail again: 400, 401, 403, a missing repository
        |- EntryMissing            no such file at that commit; a fact, often not a fault
-       |- RevisionMissing         no such commit or branch; a pinned commit may have been squashed away
+       |- RevisionMissing         no such commit or branch: perhaps squashed away
        |- ParentConflict          412: the branch is no longer at ``parent_commit``
-       |- QuotaExceeded           429: wait ``retry_after_us`` before anything is sent again
-       `- TransientHubError       408, 409, 5xx, timeouts, resets; ``outcome`` says whether it may have landed
+       |- QuotaExceeded           429: send nothing for ``retry_after_us``
+       `- TransientHubError       408, 409, 5xx, timeouts, resets; see ``outcome``
 
-Errors carry only plain data, so that they survive pickling and never hold a request (whose headers hold the token).
+Errors carry only plain data, so that they survive pickling and never hold a request (whose headers
+hold the token).
 """
 
 from typing import Literal
@@ -33,7 +34,9 @@ class UsageError(RayDilocoError):
 
 
 class ConfigError(UsageError):
-    """A setting that cannot be used: ``setting`` is its dotted name, ``value`` what was given, ``expected`` what would do."""
+    """A setting that cannot be used: ``setting`` is its dotted name, ``value`` what was given,
+    ``expected`` what would do.
+    """
 
     def __init__(self, setting: str, value: object, expected: str) -> None:
         super().__init__(setting, value, expected)
@@ -102,7 +105,9 @@ class ParentConflict(HubError):
 
 
 class QuotaExceeded(HubError):
-    """Too many requests. ``retry_after_us``: what the server asked to wait, in microseconds; None when it did not say."""
+    """Too many requests. ``retry_after_us``: what the server asked to wait, in microseconds;
+    None when it did not say.
+    """
 
     def __init__(self, message: str, retry_after_us: int | None = None) -> None:
         super().__init__(message, retry_after_us)
@@ -115,8 +120,8 @@ class QuotaExceeded(HubError):
 class TransientHubError(HubError):
     """May succeed later.
 
-    ``outcome`` of a commit: ``refused`` when the server said so (408 before the body was read, 409); ``unknown`` when it
-    may have landed all the same (timeout, reset, 5xx).
+    ``outcome`` of a commit: ``refused`` when the server said so (408 before the body was read,
+    409); ``unknown`` when it may have landed all the same (timeout, reset, 5xx).
     """
 
     def __init__(self, message: str, outcome: Literal["refused", "unknown"] = "unknown") -> None:

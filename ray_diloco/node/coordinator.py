@@ -7,9 +7,9 @@ order before the next step. An upload job and a poll are under way at most once 
     `stepped`           a local step is complete                         upload, poll, installation
     `settle`            nothing new, but the node may not train yet      poll, installation
     `encoded`           the job's file is written                        -
-    `spoiled`           it was all zero, or not finite                   recovery from the newest global
+    `spoiled`           it was all zero, or not finite                   recovery
     `landed`            the delta is in the repository, or was merged    baseline moves
-    `refused`           it will never be there                           nothing moves, or folded back
+    `refused`           it will never be there                           folding back
     `fetched`           a newer global is here                           installation, stop
     `nothing_new`       the poll found none                              -
     `finish`            the run is over for this node                    final upload
@@ -255,7 +255,9 @@ class Coordinator:
         ]
 
     def _held_up(self) -> bool:
-        """A `boundary` installation is due, but the delta that goes before it is not on disk yet."""
+        """A `boundary` installation is due, but the delta that goes before it is not on disk
+        yet.
+        """
         return (
             self._policy == "boundary"
             and self._pending is not None

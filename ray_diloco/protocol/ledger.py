@@ -78,14 +78,22 @@ class Ledger:
         blob_id: str,
         outer_step: int,
     ) -> "Ledger":
-        """With this delta refused for its content; its node reads why in its row."""
-        old = self.account(node_id, nonce)
-        new = replace(
-            old,
-            last_local_step=max(old.last_local_step, local_step),
-            rejected=old.rejected.union(covers.minus(old.merged)),
-        )
-        ledger = self._with(node_id, nonce, new, path, blob_id, outer_step)
+        """With this delta refused for its content; its node reads why in its row.
+
+        ``nonce`` is None for a peer, and when the header could not be read: then no mark moves, since
+        a file that says nothing of itself must not make later deltas of its node count as old.
+        """
+        row = self.rows.get(node_id)
+        if nonce is None and row is not None and row.nonce is not None:
+            ledger = replace(self, peer_blobs=self.peer_blobs | {(path, blob_id)})
+        else:
+            old = self.account(node_id, nonce)
+            new = replace(
+                old,
+                last_local_step=max(old.last_local_step, local_step),
+                rejected=old.rejected.union(covers.minus(old.merged)),
+            )
+            ledger = self._with(node_id, nonce, new, path, blob_id, outer_step)
         row = ledger.rows[node_id]
         reasons = (*row.rejected, (local_step, reason))[-REASONS_KEPT:]
         return replace(ledger, rows={**ledger.rows, node_id: replace(row, rejected=reasons)})

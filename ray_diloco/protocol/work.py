@@ -7,7 +7,9 @@ from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Local steps with the tokens they saw and the sum of their losses (nats per token, one a step)."""
+    """Local steps with the tokens they saw and the sum of their losses (nats per token, one a
+    step).
+    """
 
     steps: StepRanges = NO_STEPS
     tokens: int = 0

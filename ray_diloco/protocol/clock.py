@@ -36,11 +36,15 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The cost in virtual time of the work just done. In wall time it took what it took, and
-    this is free.
+    """The cost in virtual time of the work just done, or of ``work``, done now. Gives what ``work``
+    returns (None without), raises in the lane what it raises.
+
+    Handing over long work lets the other participants go on beside it in virtual time. In wall time
+    it takes what it takes, and ``duration`` counts for nothing.
     """
 
     duration: Micros
+    work: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,33 @@ class Access:
 
     In virtual time accesses of all participants are totally ordered by (time, priority, participant
     id): the only points where they see each other. A lower ``priority`` goes first at equal time.
+
+    ``writes``: others may see something new afterwards; False for a mere lookup, which then ends
+    nobody's `Idle`. ``memo``: in virtual time, an access of this participant under the same memo
+    gives what the last one gave, without a call, when nobody's access that writes came in between.
     """
 
     call: Callable[[], Any]
     priority: int = 0
+    writes: bool = True
+    memo: str | None = None
 
 
-Effect = Sleep | Compute | Transfer | Access
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Between two looks of a lane that polls: let ``interval`` pass, or less to end at ``until``.
+    Gives None. Ends early, also with None, when the port is interrupted.
+
+    In virtual time it jumps over looks that would find nothing: it lasts whole multiples of
+    ``interval``, up to the first that comes after an access that writes, of any participant, that
+    this lane has not seen (everything up to its latest access is seen).
+    """
+
+    interval: Micros
+    until: Micros | None = None
+
+
+Effect = Sleep | Compute | Transfer | Access | Idle
 
 Lane = Generator[Effect, Any, Any]
 """What a lane is: yields effects, returns its outcome. Errors that it raises become the
@@ -104,9 +128,10 @@ class Port(Clock, Protocol):
     `interrupt`.
     """
 
-    def before_step(self, quiet_steps: int) -> None:
+    def before_step(self, quiet_steps: int, quiet_until: Micros | None = None) -> None:
         """A local step begins; at least ``quiet_steps`` steps, this one included, end before a
-        lane can be started.
+        lane can be started, unless the outcome of a running lane leads to one. With
+        ``quiet_until`` one can also be started at the end of any step at or after that time.
         """
         ...
 
@@ -133,8 +158,8 @@ class Port(Clock, Protocol):
         ...
 
     def interrupt(self) -> None:
-        """End the present or the next `wait` at once, and every `Sleep` of a lane. From any
-        thread; stays in force.
+        """End the present `wait`, or the next one when there is none, at once; and from now on
+        every pause of a lane: `Sleep`, `Idle`, an emulated transfer. From any thread.
         """
         ...
 

@@ -12,6 +12,7 @@ from ray_diloco.protocol.clock import (
     Access,
     Compute,
     Effect,
+    Idle,
     Lane,
     LaneOutcome,
     Micros,
@@ -74,7 +75,11 @@ class WallPort:
     def utc(self) -> str:
         return self._clock.utc()
 
-    def before_step(self, quiet_steps: int) -> None:  # noqa: ARG002 - only virtual time looks ahead
+    def before_step(
+        self,
+        quiet_steps: int,  # noqa: ARG002 - only virtual time looks ahead
+        quiet_until: Micros | None = None,  # noqa: ARG002
+    ) -> None:
         if self._profile is not None:
             self._step_ends = Micros(self.now() + draw_step(self._profile, self._rng))
 
@@ -177,8 +182,11 @@ class WallPort:
                 if self._profile is not None:
                     link = self._profile.link
                     self._pause(link.transfer_time(effect.direction, effect.size))
+            case Idle():
+                left = effect.interval if effect.until is None else effect.until - self.now()
+                self._pause(Micros(min(effect.interval, left)))
             case Compute():
-                pass
+                return effect.work() if effect.work is not None else None
         return None
 
     def _pause(self, duration: Micros) -> None:

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from ray_diloco.protocol.clock import Access, Compute, Micros, Sleep, Transfer, micros
+from ray_diloco.protocol.clock import Access, Compute, Idle, Micros, Sleep, Transfer, micros
 from ray_diloco.timing.profile import NodeProfile
 from ray_diloco.timing.wall import WallClock, WallPort
 
@@ -156,3 +156,20 @@ def test_utc_is_iso_8601_with_microseconds():
     text = WallPort().utc()
     assert text.endswith("+00:00")
     assert len(text) == len("2025-01-01T00:00:00.000000+00:00")
+
+
+def test_long_work_of_a_lane_is_done_where_the_lane_runs_and_its_errors_are_the_lanes():
+    def lane():
+        assert (yield Compute(HOUR, lambda: 5)) == 5
+        yield Compute(HOUR, lambda: 1 / 0)
+
+    port = WallPort()
+    port.start("round", lane())
+    assert isinstance(outcomes(port)[0].error, ZeroDivisionError)
+
+
+def test_an_idle_lane_wakes_after_its_interval_or_at_its_end_whichever_is_first():
+    port = WallPort()
+    before = port.now()
+    port.start("poll", lane_of(Idle(micros(0.003)), Idle(HOUR, Micros(before + 5000))))
+    assert before + 5000 <= outcomes(port)[0].finished_at < HOUR

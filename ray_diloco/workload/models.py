@@ -1,0 +1,83 @@
+"""From the settings to a model whose weights every node draws alike."""
+
+import torch
+from torch import nn
+
+from ray_diloco.errors import ConfigError
+from ray_diloco.workload.gpt import Gpt, gpt_shape
+from ray_diloco.workload.lent_draws import LentDraws
+from ray_diloco.workload.mlp import Mlp, mlp_from
+from ray_diloco.workload.seeds import derived_seed, generator_for
+from ray_diloco.workload.settings import ModelSettings
+from ray_diloco.workload.targets import call_target
+
+
+def build_model(settings: ModelSettings, *, seed: int) -> nn.Module:
+    """The model on the CPU, in training mode; the same weights for the same seed, and torch's
+    global generator as before.
+
+    ConfigError when the settings do not fit together or ``custom`` is no nn.Module.
+    """
+    if settings.name == "custom":
+        model = _draw_custom(settings, seed)
+    else:
+        with torch.device("meta"):
+            empty = _own_model(settings)
+        model = empty.to_empty(device="cpu")
+        model.draw_weights(generator_for(seed, "model"))
+    return model.to(getattr(torch, settings.dtype))
+
+
+def estimate_bytes(settings: ModelSettings) -> int | None:
+    """Bytes of one copy of the model's ``state_dict``, without memory for it; None when ``custom``
+    cannot tell so.
+
+    A training node holds at least four: weights, gradients and AdamW's two, beside the exchange's
+    own copies.
+    """
+    try:
+        with torch.device("meta"):
+            model = _own_model(settings) if settings.name != "custom" else _call_custom(settings)
+    except ConfigError:
+        raise
+    except Exception:  # the user's constructor may read values, which the meta device has not
+        return None
+    return sum(
+        value.numel() * value.element_size()
+        for value in model.to(getattr(torch, settings.dtype)).state_dict().values()
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def _own_model(settings: ModelSettings) -> Gpt | Mlp:
+    if settings.name == "mlp":
+        return mlp_from(settings)
+    return Gpt(gpt_shape(settings), activation_checkpointing=settings.activation_checkpointing)
+
+
+def _draw_custom(settings: ModelSettings, seed: int) -> nn.Module:
+    with LentDraws(derived_seed(seed, "model"), torch.device("cpu")).lent():
+        model = _call_custom(settings)
+    if settings.activation_checkpointing:
+        _checkpoint_activations(model, settings)
+    return model
+
+
+def _call_custom(settings: ModelSettings) -> nn.Module:
+    model = call_target("model.custom", settings.custom, ["torch.nn", *settings.allow_targets])
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            "model.custom._target_", settings.custom["_target_"], "expected to give an nn.Module"
+        )
+    return model
+
+
+def _checkpoint_activations(model: nn.Module, settings: ModelSettings) -> None:
+    enable = getattr(model, "gradient_checkpointing_enable", None)
+    if enable is None:
+        raise ConfigError(
+            "model.activation_checkpointing",
+            True,
+            f"{settings.custom['_target_']} has no gradient_checkpointing_enable()",
+        )
+    enable()

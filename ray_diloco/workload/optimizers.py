@@ -1,0 +1,75 @@
+"""Inner optimizers over every parameter that takes gradients."""
+
+import torch
+from torch import nn
+
+from ray_diloco.errors import ConfigError
+from ray_diloco.workload.settings import InnerSettings
+from ray_diloco.workload.targets import call_target
+
+
+def build_optimizer(model: nn.Module, settings: InnerSettings) -> torch.optim.Optimizer:
+    """A fresh optimizer; its groups remember the peak learning rate as ``initial_lr``.
+
+    ConfigError when nothing is trainable, or when ``custom`` is no optimizer or leaves parameters
+    out.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ConfigError(
+            "model.name", type(model).__name__, "has no parameter that takes gradients"
+        )
+    optimizer = _build(trainable, settings)
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    return optimizer
+
+
+def _build(trainable: list[nn.Parameter], settings: InnerSettings) -> torch.optim.Optimizer:
+    match settings.name:
+        case "adamw":
+            return torch.optim.AdamW(
+                _decay_groups(trainable, settings.weight_decay),
+                lr=settings.learning_rate,
+                betas=(settings.beta1, settings.beta2),
+                eps=settings.epsilon,
+            )
+        case "sgd":
+            return torch.optim.SGD(
+                _decay_groups(trainable, settings.weight_decay),
+                lr=settings.learning_rate,
+                momentum=settings.momentum,
+            )
+        case _:
+            return _build_custom(trainable, settings)
+
+
+def _decay_groups(trainable: list[nn.Parameter], weight_decay: float) -> list[dict[str, object]]:
+    matrices = [parameter for parameter in trainable if parameter.ndim >= 2]
+    vectors = [parameter for parameter in trainable if parameter.ndim < 2]
+    groups = (
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    )
+    return [group for group in groups if group["params"]]
+
+
+def _build_custom(trainable: list[nn.Parameter], settings: InnerSettings) -> torch.optim.Optimizer:
+    optimizer = call_target(
+        "inner.custom",
+        settings.custom,
+        ["torch.optim", *settings.allow_targets],
+        trainable,
+        lr=settings.learning_rate,
+    )
+    target = settings.custom["_target_"]
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            "inner.custom._target_", target, "expected to give a torch.optim.Optimizer"
+        )
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if any(id(parameter) not in stepped for parameter in trainable):
+        raise ConfigError(
+            "inner.custom._target_", target, "leaves parameters out that take gradients"
+        )
+    return optimizer

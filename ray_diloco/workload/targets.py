@@ -1,0 +1,84 @@
+"""The user's own parts by dotted name, from modules on an allow-list.
+
+A configuration is data that people pass around; without the list it could call anything that is
+importable.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ray_diloco.errors import ConfigError
+
+
+def find_target(setting: str, target: str, allowed: Sequence[str]) -> Callable[..., Any]:
+    """The class or function that ``target`` names.
+
+    Its name, and the module that defines it, must lie under one of the ``allowed`` prefixes (whole
+    words between dots): so nothing is reached through a module that merely imports it. ConfigError
+    names ``setting``.
+    """
+    _require_allowed(setting, target, target, allowed)
+    found = _import(setting, target)
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        raise ConfigError(setting, target, "expected a class or a function")
+    home = getattr(found, "__module__", None) or ""
+    _require_allowed(setting, target, home, allowed)
+    return found
+
+
+def call_target(
+    setting: str, custom: dict[str, Any], allowed: Sequence[str], *args: Any, **offered: Any
+) -> Any:
+    """Call ``custom["_target_"]`` with ``args``, its own arguments, and those of ``offered`` that
+    its signature names.
+
+    The configuration's own arguments win over offered ones. ConfigError when the arguments do not
+    fit; what the target itself raises goes through.
+    """
+    target = find_target(f"{setting}._target_", custom["_target_"], allowed)
+    arguments = {name: value for name, value in custom.items() if name != "_target_"}
+    wanted = {name: offered[name] for name in accepted_names(target, tuple(offered))}
+    try:
+        inspect.signature(target).bind(*args, **(wanted | arguments))
+    except TypeError as error:
+        raise ConfigError(
+            setting, custom, f"arguments that fit {custom['_target_']}: {error}"
+        ) from None
+    except ValueError:
+        pass  # a builtin without a signature: only the call itself can tell
+    return target(*args, **(wanted | arguments))
+
+
+def accepted_names(target: Callable[..., Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Those of ``names`` that ``target`` takes as keyword arguments, by name (``**kwargs`` takes
+    none).
+    """
+    try:
+        parameters = inspect.signature(target).parameters
+    except ValueError:
+        return ()
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(
+        name for name in names if name in parameters and parameters[name].kind in by_keyword
+    )
+
+
+def _require_allowed(setting: str, target: str, name: str, allowed: Sequence[str]) -> None:
+    if not any(name == prefix or name.startswith(f"{prefix}.") for prefix in allowed):
+        group = setting.split(".")[0]
+        known = ", ".join(allowed) or "none"
+        raise ConfigError(
+            setting,
+            target,
+            f"{name} is not under an allowed module ({known}); add it to {group}.allow_targets",
+        )
+
+
+def _import(setting: str, target: str) -> Any:
+    module_name, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(setting, target, f"a name that can be imported: {error}") from error

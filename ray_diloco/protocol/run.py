@@ -1,0 +1,158 @@
+"""Which run this is, when it ends, and what its participants report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Event = dict[str, Any]
+"""One line of events.jsonl: `event`, `participant`, `at` (the run's time in microseconds), and
+fields.
+"""
+
+Recorder = Callable[..., None]
+"""``record(event, **fields)``: keeps one event with the participant's id and the run's time.
+JSON values only.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """What all participants of a run share. ``config_hash``: of the settings that must not
+    change on resume.
+    """
+
+    run_id: str
+    config_hash: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """The first to come ends the run; None: no limit."""
+
+    max_steps: int | None = None
+    """Local steps of each node."""
+    max_seconds: float | None = None
+    """Of the run's time."""
+    max_tokens: int | None = None
+    """Of all nodes together, as the master has merged them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What a node says of itself while it runs. ``base_outer_step`` is -1 before its first
+    global.
+    """
+
+    node_id: str
+    state: str = "starting"
+    """starting, waiting, training, uploading, stopping, done or failed."""
+    local_step: int = 0
+    tokens: int = 0
+    loss: float | None = None
+    """Mean training loss since the last boundary, nats per token."""
+    base_outer_step: int = -1
+    now: int = 0
+    """The run's time of this node, in microseconds."""
+    training_since: int | None = None
+    """When its first step began, the same way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterStatus:
+    """What the master says of itself while it runs."""
+
+    state: str = "starting"
+    """starting, waiting, merging, publishing, closing, done or failed."""
+    outer_step: int = -1
+    deltas_merged: int = 0
+    deltas_rejected: int = 0
+    eval_loss: float | None = None
+    """Of the newest global that was evaluated, nats per token."""
+    evaluated_outer_step: int = -1
+    tokens_total: int = 0
+    commits: int = 0
+    now: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What a node leaves behind; ranges of local steps as text ("1-20,25-40", "" for none)."""
+
+    node_id: str
+    nonce: str
+    local_steps: int
+    """Completed by this incarnation."""
+    first_step: int
+    """The last local step that was used under this id before; this incarnation counts on from
+    it.
+    """
+    tokens: int
+    train_loss: float | None
+    """Mean over the last boundary's steps, nats per token."""
+    stop_reason: str
+    dropped: str
+    """Steps whose effect was given up: `install=replace`, or a recovery from a state that was
+    not finite.
+    """
+    unsent: str
+    """Steps that were not handed over when the time to stop was up."""
+    unresolved: str
+    """Steps of a delta whose fate was not known when the time to stop was up."""
+    rejected: dict[str, str]
+    """What the master refused: ranges of local steps -> reason."""
+    overflows: int
+    skipped_boundaries: int
+    installs: int
+    mismatched_entries: int
+    deltas_landed: int
+    deltas_refused: int
+    bytes_up: int
+    bytes_down: int
+    requests: int
+    commits: int
+    compute_seconds: float
+    """The run's time spent in local steps."""
+    total_seconds: float
+    """The run's time from the first step to the last."""
+    data_note: str | None = None
+    """What a reader should know of the data stream, such as that it was fast-forwarded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The held-out loss of one global, in nats per token."""
+
+    outer_step: int
+    loss: float
+    tokens_total: int
+    at: int
+    """The run's time when this global was published, in microseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterReport:
+    """What the master leaves behind."""
+
+    outer_steps: int
+    deltas_merged: int
+    accounts: dict[str, dict[str, dict[str, Any]]]
+    """By node id and nonce ("" for a plain peer): merged, rejected (ranges as text), tokens,
+    deltas.
+    """
+    staleness: dict[int, int]
+    """How many deltas were merged at each staleness."""
+    rejected: list[dict[str, Any]]
+    """Each refused delta: node, local_step, path, reason."""
+    evaluations: list[Evaluation]
+    tokens_total: int
+    stop_reason: str
+    model_file: str
+    """Local path of the final global model."""
+    model_sha256: str
+    bytes_up: int
+    bytes_down: int
+    requests: int
+    commits: int
+    conflicts: int
+    """Publications that had to be tried again because the branch had moved."""

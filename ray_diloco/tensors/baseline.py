@@ -1,0 +1,138 @@
+"""What moves a node's baseline and its live model.
+
+The baseline is a state of contiguous CPU buffers in the promoted dtypes (`allocate` with
+``in_promoted_dtype``). Its parameters move by what was sent; its statistics and integer entries
+stay what the last installed global said. So the delta of statistics is always measured from that
+global, which is what lets the master recover their absolute values, and the integer entries are
+"the previous global" of the next installation.
+
+``live`` is the state dict of the model itself: its tensors are written in place, each storage once,
+whatever its device, dtype and memory format.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from ray_diloco.tensors.delta_file import DeltaReader
+from ray_diloco.tensors.dtypes import PIECE, State, as_numbers, pieces
+from ray_diloco.tensors.schema import Entry, StateSchema
+from ray_diloco.tensors.snapshot import copy_tensors
+
+
+@torch.no_grad()
+def advance(baseline: State, delta: DeltaReader, schema: StateSchema) -> None:
+    """A job LANDED: ``baseline -= delta``, as every receiver decodes it. Statistics stay."""
+    buffer = torch.empty(PIECE)
+    for entry in _stepped(schema):
+        numbers = as_numbers(baseline[entry.name])
+        for start, stop in pieces(entry.numbers):
+            part = buffer[: stop - start]
+            delta.read_piece(entry, start, part)
+            numbers[start:stop].sub_(part)
+
+
+@torch.no_grad()
+def advance_to_snapshot(baseline: State, snapshot: State, schema: StateSchema) -> None:
+    """A job LANDED, sent without loss and with no installation since: the baseline is exactly
+    the snapshot. Statistics stay.
+    """
+    names = [entry.name for entry in _stepped(schema)]
+    copy_tensors([snapshot[name] for name in names], [baseline[name] for name in names])
+
+
+@torch.no_grad()
+def rebase(
+    live: State,
+    baseline: State,
+    incoming: State,
+    schema: StateSchema,
+    *,
+    keep: frozenset[str] = frozenset(),
+) -> None:
+    """Install a global: ``live = G - (baseline - live)``, then ``baseline = G``.
+
+    Computed in the baseline's dtype. Statistics take G's value; integer entries only where G
+    differs from the previous global. ``keep``: names that `StateSchema.check` left out.
+    """
+    _install(live, baseline, incoming, schema, keep, _rebase_entry)
+
+
+@torch.no_grad()
+def replace(
+    live: State,
+    baseline: State,
+    incoming: State,
+    schema: StateSchema,
+    *,
+    keep: frozenset[str] = frozenset(),
+) -> None:
+    """Install a global: ``live = baseline = G``; integer entries only where G differs from the
+    previous global.
+    """
+    _install(live, baseline, incoming, schema, keep, _replace_entry)
+
+
+@torch.no_grad()
+def fold_back(live: State, delta: DeltaReader, schema: StateSchema) -> None:
+    """A job REFUSED after an installation: ``live -= pseudo-gradient``. Statistics stay G's."""
+    for entry in _stepped(schema):
+        dtype = torch.complex64 if entry.dtype.is_complex else torch.float32
+        whole = torch.empty(entry.shape, dtype=dtype)
+        numbers = as_numbers(whole)
+        for start, stop in pieces(entry.numbers):
+            delta.read_piece(entry, start, numbers[start:stop])
+        live[entry.name].sub_(whole.to(live[entry.name].device))
+
+
+def _stepped(schema: StateSchema) -> list[Entry]:
+    return [entry for entry in schema.distinct if entry.floating and not entry.statistics]
+
+
+InstallEntry = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+
+
+def _install(
+    live: State,
+    baseline: State,
+    incoming: State,
+    schema: StateSchema,
+    keep: frozenset[str],
+    install_entry: InstallEntry,
+) -> None:
+    for entry in schema.distinct:
+        if entry.name in keep:
+            continue
+        tensors = live[entry.name], baseline[entry.name], incoming[entry.name]
+        if not entry.floating:
+            _install_integers(*tensors)
+        elif entry.statistics:
+            _replace_entry(*tensors)
+        else:
+            install_entry(*tensors)
+
+
+def _install_integers(live: torch.Tensor, previous: torch.Tensor, incoming: torch.Tensor) -> None:
+    changed = incoming != previous
+    if bool(changed.any()):
+        target = changed.to(live.device)
+        live.copy_(torch.where(target, incoming.to(live.device, live.dtype), live))
+        previous.copy_(incoming)
+
+
+def _replace_entry(live: torch.Tensor, baseline: torch.Tensor, incoming: torch.Tensor) -> None:
+    live.copy_(incoming)
+    baseline.copy_(incoming)
+
+
+def _rebase_entry(live: torch.Tensor, baseline: torch.Tensor, incoming: torch.Tensor) -> None:
+    if live.device.type != "cpu" or not live.is_contiguous():
+        live.copy_(incoming.to(baseline.dtype) - (baseline - live.cpu()))
+        baseline.copy_(incoming)
+        return
+    now, before, new = as_numbers(live), as_numbers(baseline), as_numbers(incoming.contiguous())
+    for start, stop in pieces(now.numel()):
+        part = before[start:stop]
+        part.sub_(now[start:stop])
+        torch.sub(new[start:stop], part, out=now[start:stop])
+        part.copy_(new[start:stop])

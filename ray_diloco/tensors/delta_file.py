@@ -1,0 +1,141 @@
+"""A node delta on disk: written from two states as a stream, and read in decoded pieces."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from ray_diloco.errors import DeltaError
+from ray_diloco.tensors.codec import Codec, codec_named
+from ray_diloco.tensors.dtypes import PIECE, State, pieces
+from ray_diloco.tensors.pseudo_gradient import Tally, difference
+from ray_diloco.tensors.safetensors_header import Header
+from ray_diloco.tensors.safetensors_reader import SafetensorsReader
+from ray_diloco.tensors.safetensors_writer import SafetensorsWriter, WrittenFile
+from ray_diloco.tensors.schema import Entry, StateSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenDelta:
+    """A delta file. One that is ``zero`` or not ``finite`` must not be sent."""
+
+    file: WrittenFile
+    norm: float
+    finite: bool
+    zero: bool
+
+
+@torch.no_grad()
+def write_delta(
+    path: Path,
+    *,
+    baseline: State,
+    current: State,
+    schema: StateSchema,
+    header: Mapping[str, str],
+    codec: str = "fp32",
+    durable: bool = False,
+) -> WrittenDelta:
+    """Write ``baseline - current`` with its card's header, whose ``sha256`` is filled in.
+
+    Both states are contiguous CPU tensors (kept buffers). Extra memory: a few pieces.
+    """
+    rule = codec_named(codec, path=path.name)
+    planned = [
+        (key, dtype, shape)
+        for entry in schema.floating
+        for key, (dtype, shape) in rule.layout(entry).items()
+    ]
+    found = Tally()
+    buffer = torch.empty(PIECE)
+    with SafetensorsWriter(path, planned, header, stamp=True) as writer:
+        for entry in _in_file_order(writer, schema, rule):
+            for start, stop in pieces(entry.numbers):
+                part = buffer[: stop - start]
+                difference(baseline, current, entry, start, part)
+                found.add(part, statistics=entry.statistics)
+                _write_parts(writer, rule, entry, start, part)
+        written = writer.finish(durable=durable)
+    return WrittenDelta(file=written, norm=found.norm, finite=found.finite, zero=found.zero)
+
+
+def _in_file_order(writer: SafetensorsWriter, schema: StateSchema, codec: Codec) -> list[Entry]:
+    """The entries as the payload has them, so that the hash runs along."""
+    places = {key: place for place, key in enumerate(writer.tensors)}
+    suffix = codec.parts[0].suffix
+    return sorted(schema.floating, key=lambda entry: places[entry.name + suffix])
+
+
+def _write_parts(
+    writer: SafetensorsWriter, codec: Codec, entry: Entry, start: int, piece: torch.Tensor
+) -> None:
+    for part, data in zip(codec.parts, codec.encode(piece), strict=True):
+        writer.write(entry.name + part.suffix, data, start=part.count(start))
+
+
+class DeltaReader:
+    """An open delta file whose keys, dtypes and shapes are those of the schema; a context manager.
+
+    ``path``: where it lies in the repository, for errors. SafetensorsError when the file is not
+    well-formed, DeltaError when its layout is another.
+    """
+
+    def __init__(self, file: Path, *, schema: StateSchema, codec: str, path: str) -> None:
+        self.path = path
+        self._codec = codec_named(codec, path=path)
+        self._parts = {part.suffix: part for part in self._codec.parts}
+        self._file = SafetensorsReader(file)
+        try:
+            check_layout(self._file.header, schema, self._codec, path=path)
+        except DeltaError:
+            self.close()
+            raise
+
+    def read_piece(self, entry: Entry, start: int, into: torch.Tensor) -> None:
+        """Fill a flat float32 tensor with the decoded delta of an entry from number ``start`` on,
+        which is where a piece starts.
+        """
+
+        def read(suffix: str, numbers: torch.Tensor) -> None:
+            at = self._parts[suffix].count(start)
+            self._file.read_into(entry.name + suffix, numbers, start=at)
+
+        self._codec.decode(read, into)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "DeltaReader":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def check_layout(header: Header, schema: StateSchema, codec: Codec, *, path: str) -> None:
+    """Hold a delta's header against the schema: exactly the floating keys, their shapes, and the
+    codec's dtypes. DeltaError names the first that differs.
+    """
+    expected = {
+        key: described
+        for entry in schema.floating
+        for key, described in codec.layout(entry).items()
+    }
+    for key, (dtype, shape) in expected.items():
+        found = header.tensors.get(key)
+        if found is None:
+            raise DeltaError(path, f"{key} is missing")
+        if found.shape != shape:
+            raise DeltaError(path, f"{key} has shape {list(found.shape)}, expected {list(shape)}")
+        if found.dtype != dtype:
+            raise DeltaError(path, f"{key} has dtype {found.dtype}, expected {dtype}")
+    for key in header.tensors:
+        if key not in expected:
+            raise DeltaError(path, f"{key[:80]} is not a floating entry of the global")

@@ -23,8 +23,8 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a run ended. ``failures``: participant id -> what went wrong, in one line, with a traceback
-    in the log.
+    """How a run ended. ``failures``: participant id -> what went wrong, in one line, with a
+    traceback in the log.
     """
 
     nodes: tuple[NodeReport, ...]

@@ -1,4 +1,4 @@
-"""What the coordinator tells the node to do. Each is carried out on the training thread, in order."""
+"""What the coordinator tells the node to do, in order, on the training thread."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,8 @@ class Job:
     ``encoded``: its file is written, so the baseline that it was measured from may move.
     ``after_install``: a global was installed over it with `boundary` or `replace`: landing moves no
     baseline, and being refused folds it back into the live model.
+    ``acknowledged``: a global that contains it was installed before the lane knew: what the lane
+    says of it in the end changes nothing more.
     """
 
     local_step: int
@@ -24,6 +26,7 @@ class Job:
     final: bool = False
     encoded: bool = False
     after_install: bool = False
+    acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class StartUpload:
 
 @dataclass(frozen=True, slots=True)
 class StartPoll:
-    """Look for a newer global in the poll lane, and fetch it. ``anew``: even the one that was seen."""
+    """Look for a newer global in the poll lane and fetch it; ``anew``: even the one seen last."""
 
     anew: bool = False
 

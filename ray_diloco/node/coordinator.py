@@ -31,13 +31,16 @@ from ray_diloco.node.actions import (
     StartUpload,
 )
 from ray_diloco.protocol.clock import Micros, micros
-from ray_diloco.protocol.global_card import GlobalCard
+from ray_diloco.protocol.global_card import GlobalCard, NodeRow
 from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.protocol.terms import NEVER_HAD_A_GLOBAL, Install
 from ray_diloco.protocol.work import NO_WORK, Work
 
 Actions = list[Action]
+
+WAITING_POLL = 1.0
+"""Seconds between polls, at most, of a node that may not train before it has a global."""
 
 
 @dataclass(slots=True)
@@ -49,7 +52,12 @@ class Tally:
     deltas_refused: int = 0
     skipped_boundaries: int = 0
     installs: int = 0
-    rejected: dict[int, str] = field(default_factory=dict[int, str])
+    rejected: dict[int, tuple[StepRanges, str]] = field(
+        default_factory=dict[int, tuple[StepRanges, str]]
+    )
+    """Local step of a delta that the master refused -> what it covered, and why."""
+    awaiting: dict[int, StepRanges] = field(default_factory=dict[int, StepRanges])
+    """Local step of a delta that landed, but is in no global that was seen -> what it covers."""
 
 
 class Coordinator:
@@ -72,6 +80,7 @@ class Coordinator:
         self._oldest_base = NEVER_HAD_A_GLOBAL
         self._seen = (-1, -1)
         self.job: Job | None = None
+        self._lane_busy = False
         self._pending: GlobalCard | None = None
         self._polling = False
         self._next_poll = Micros(0)
@@ -101,6 +110,11 @@ class Coordinator:
         if self._polling and not self._settings.async_global_poll:
             return "poll"
         return None
+
+    @property
+    def uploading(self) -> bool:
+        """The upload lane has not ended."""
+        return self._lane_busy
 
     def quiet_steps(self) -> int:
         """How many local steps end, at the least, before the next inner boundary; at least 1."""
@@ -154,7 +168,7 @@ class Coordinator:
 
         All zero: its steps stay unsent. Not finite: start over from the newest global.
         """
-        self.job = None
+        self.job, self._lane_busy = None, False
         if verdict == "zero":
             return [Record("delta_empty", {"local_step": self.local_step})]
         self._bad_in_a_row += 1
@@ -169,12 +183,13 @@ class Coordinator:
 
     def landed(self) -> Actions:
         """The delta is in the repository."""
-        job = self.job
-        if job is None:
-            return []
-        self.job = None
+        job, self.job = self.job, None
+        return [] if job is None or job.acknowledged else self._arrived(job)
+
+    def _arrived(self, job: Job) -> Actions:
         self._bad_in_a_row = 0
         self.tally.deltas_landed += 1
+        self.tally.awaiting[job.local_step] = job.work.steps
         record = Record(
             "delta_landed", {"local_step": job.local_step, "covers": str(job.work.steps)}
         )
@@ -186,10 +201,9 @@ class Coordinator:
 
     def refused(self, reason: str) -> Actions:
         """The delta is not there and never will be."""
-        job = self.job
-        if job is None:
+        job, self.job = self.job, None
+        if job is None or job.acknowledged:
             return []
-        self.job = None
         self.tally.deltas_refused += 1
         record = Record("delta_refused", {"local_step": job.local_step, "reason": reason})
         if not job.after_install:
@@ -204,7 +218,8 @@ class Coordinator:
         """A newer global lies ready."""
         self._polling = False
         actions = self._heed(card)
-        if card.version > self._seen or self._recovering:
+        newest = max(self._seen, self._pending.version if self._pending else self._seen)
+        if card.version > newest or (self._recovering and card.version == newest):
             self._pending = card
         return actions
 
@@ -216,7 +231,7 @@ class Coordinator:
     # -- inside ------------------------------------------------------------------------------------
 
     def _boundary(self) -> Actions:
-        if self.job is not None:
+        if self._lane_busy:
             self.tally.skipped_boundaries += 1
             return [Record("boundary_skipped", {"local_step": self.local_step})]
         return self._hand_over(final=False)
@@ -231,6 +246,7 @@ class Coordinator:
             oldest_base_outer_step=self._oldest_base,
             final=final,
         )
+        self._lane_busy = True
         reset = self._settings.reset_inner_optimizer and not final
         return [StartUpload(self.job), *([ResetOptimizer()] if reset else [])]
 
@@ -238,7 +254,10 @@ class Coordinator:
         if self._polling:
             return []
         self._polling = True
-        self._next_poll = Micros(now + micros(self._settings.poll_interval))
+        interval = self._settings.poll_interval
+        if self.waits_for == "global":
+            interval = min(interval, WAITING_POLL)
+        self._next_poll = Micros(now + micros(interval))
         return [StartPoll(anew=self._recovering)]
 
     def _heed(self, card: GlobalCard) -> Actions:
@@ -247,12 +266,22 @@ class Coordinator:
         row = card.nodes.get(self._node_id)
         if row is None or row.nonce != self._nonce:
             return []
-        new = {step: why for step, why in row.rejected if step not in self.tally.rejected}
-        self.tally.rejected |= new
+        return self._hear_rejections(row) + self._hear_merges(row)
+
+    def _hear_rejections(self, row: NodeRow) -> Actions:
+        tally = self.tally
+        new = {step: why for step, why in row.rejected if step not in tally.rejected}
+        for step, why in new.items():
+            tally.rejected[step] = (tally.awaiting.pop(step, NO_STEPS), why)
         return [
             Record("delta_rejected", {"local_step": step, "reason": why})
             for step, why in new.items()
         ]
+
+    def _hear_merges(self, row: NodeRow) -> Actions:
+        waiting = self.tally.awaiting
+        self.tally.awaiting = {s: c for s, c in waiting.items() if s > row.last_local_step}
+        return []
 
     def _held_up(self) -> bool:
         """A `boundary` installation is due, but the delta that goes before it is not on disk
@@ -270,7 +299,7 @@ class Coordinator:
         card = self._pending
         if card is None or (self.job is not None and not self.job.encoded):
             return []
-        any_time = self._policy != "boundary" or not self.has_global or self._recovering
+        any_time = self._policy != "boundary" or self._recovering
         return self._install(card) if any_time or self._all_handed() else []
 
     def _all_handed(self) -> bool:
@@ -280,27 +309,30 @@ class Coordinator:
 
     def _install(self, card: GlobalCard) -> Actions:
         self._pending = None
-        actions = self._acknowledge(card)
+        actions = self._acknowledge(card) + self._heed(card)
         policy: Install = "replace" if self._recovering else self._policy
         if policy != "rebase":
             self._drop_unsent()
+        reset = self._settings.reset_inner_optimizer or self._recovering
         self._recovering = False
         self._seen = card.version
         self.base_outer_step = card.outer_step
         if not self.unsent:
             self._oldest_base = card.outer_step
         self.tally.installs += 1
-        actions.append(InstallGlobal(card, policy))
-        if self._settings.reset_inner_optimizer:
-            actions.append(ResetOptimizer())
-        return actions
+        return [*actions, InstallGlobal(card, policy), *([ResetOptimizer()] if reset else [])]
 
     def _acknowledge(self, card: GlobalCard) -> Actions:
-        """A global that contains the job on its way is the receipt for it."""
-        row = card.nodes.get(self._node_id)
-        if self.job is None or row is None or row.nonce != self._nonce:
+        """A global that contains the job on its way is the receipt for it. The job stays until its
+        lane has ended, so that no other can be started beside it.
+        """
+        job, row = self.job, card.nodes.get(self._node_id)
+        if job is None or job.acknowledged or row is None or row.nonce != self._nonce:
             return []
-        return self.landed() if row.last_local_step >= self.job.local_step else []
+        if row.last_local_step < job.local_step:
+            return []
+        self.job = replace(job, acknowledged=True)
+        return self._arrived(job)
 
     def _drop_unsent(self) -> None:
         on_its_way = NO_WORK

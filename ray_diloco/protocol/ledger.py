@@ -15,6 +15,9 @@ from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 REASONS_KEPT = 8
 """How many rejections a node's row shows."""
 
+REASON_LENGTH = 200
+"""How much of a reason a row shows: reasons quote what others wrote, and a card has a limit."""
+
 PEER = ""
 """Stands for the nonce of a plain peer, which has none."""
 
@@ -80,8 +83,9 @@ class Ledger:
     ) -> "Ledger":
         """With this delta refused for its content; its node reads why in its row.
 
-        ``nonce`` is None for a peer, and when the header could not be read: then no mark moves, since
-        a file that says nothing of itself must not make later deltas of its node count as old.
+        ``nonce`` is None for a peer, and when the header could not be read: then no mark moves,
+        since a file that says nothing of itself must not make later deltas of its node count as
+        old.
         """
         row = self.rows.get(node_id)
         if nonce is None and row is not None and row.nonce is not None:
@@ -95,7 +99,9 @@ class Ledger:
             )
             ledger = self._with(node_id, nonce, new, path, blob_id, outer_step)
         row = ledger.rows[node_id]
-        reasons = (*row.rejected, (local_step, reason))[-REASONS_KEPT:]
+        if nonce is not None and row.nonce != nonce:
+            return ledger
+        reasons = (*row.rejected, (local_step, reason[:REASON_LENGTH]))[-REASONS_KEPT:]
         return replace(ledger, rows={**ledger.rows, node_id: replace(row, rejected=reasons)})
 
     def done(self, node_id: str, nonce: str, *, outer_step: int) -> "Ledger":
@@ -124,11 +130,23 @@ class Ledger:
         blob_id: str,
         outer_step: int,
     ) -> "Ledger":
+        rows = dict(self.rows)
+        if not self._outlived(node_id, nonce, account):
+            rows[node_id] = self._row(node_id, nonce, account, outer_step)
         return Ledger(
             accounts={**self.accounts, (node_id, nonce or PEER): account},
             peer_blobs=self.peer_blobs | {(path, blob_id)} if nonce is None else self.peer_blobs,
-            rows={**self.rows, node_id: self._row(node_id, nonce, account, outer_step)},
+            rows=rows,
         )
+
+    def _outlived(self, node_id: str, nonce: str | None, account: Account) -> bool:
+        """A newer nonce has the row: the nonces of a node number their steps upwards, so a late
+        delta of an older one does not take it back.
+        """
+        row = self.rows.get(node_id)
+        if row is None or row.nonce == nonce:
+            return False
+        return account.last_local_step < row.last_local_step
 
     @property
     def tokens_total(self) -> int:
@@ -172,6 +190,6 @@ class Ledger:
                 for node_id, nonce, last, merged, rejected, tokens, deltas in fields["accounts"]
             }
             blobs = frozenset((str(path), str(blob)) for path, blob in fields["peer_blobs"])
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise GlobalError("the ledger in the outer state is malformed") from None
         return cls(accounts=accounts, peer_blobs=blobs, rows=dict(rows))

@@ -101,6 +101,8 @@ class NodeReport:
     """Steps of a delta whose fate was not known when the time to stop was up."""
     rejected: dict[str, str]
     """What the master refused: ranges of local steps -> reason."""
+    awaiting: dict[str, str]
+    """Deltas that landed but were in no global that this node saw: local step -> ranges."""
     overflows: int
     skipped_boundaries: int
     installs: int

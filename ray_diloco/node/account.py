@@ -1,0 +1,104 @@
+"""What a node says of itself: its status while it runs, its report when it ends."""
+
+import threading
+from collections import deque
+from dataclasses import replace
+
+from ray_diloco.hub.repository import Traffic
+from ray_diloco.node.coordinator import Coordinator
+from ray_diloco.node.trainer import StepReport, Trainer
+from ray_diloco.protocol.clock import MICROS_PER_SECOND, Micros
+from ray_diloco.protocol.ranges import NO_STEPS
+from ray_diloco.protocol.run import NodeReport, NodeStatus
+
+
+class Account:
+    """Counts time and loss beside the training. `status` may be read from any thread."""
+
+    def __init__(self, *, node_id: str, window: int) -> None:
+        """``window``: local steps over which the training loss is averaged."""
+        self._node_id = node_id
+        self._lock = threading.Lock()
+        self._status = NodeStatus(node_id=node_id)
+        self._recent: deque[float] = deque(maxlen=max(1, window))
+        self._began: Micros | None = None
+        self._ended = Micros(0)
+        self._compute = 0
+
+    @property
+    def status(self) -> NodeStatus:
+        with self._lock:
+            return self._status
+
+    def stepped(self, report: StepReport, *, began: Micros, ended: Micros) -> None:
+        """A step took this stretch of the run's time."""
+        if self._began is None:
+            self._began = began
+        self._ended = ended
+        self._compute += ended - began
+        if report.stepped:
+            self._recent.append(report.loss)
+
+    def say(
+        self, state: str, *, now: Micros, trainer: Trainer, coordinator: Coordinator | None
+    ) -> None:
+        """Renew the status."""
+        status = replace(
+            self._status,
+            state=state,
+            local_step=coordinator.local_step if coordinator else trainer.local_step,
+            tokens=trainer.tokens,
+            loss=self._mean_loss(),
+            base_outer_step=coordinator.base_outer_step if coordinator else -1,
+            now=now,
+            training_since=self._began,
+        )
+        with self._lock:
+            self._status = status
+
+    def report(
+        self,
+        *,
+        nonce: str,
+        first_step: int,
+        reason: str,
+        trainer: Trainer,
+        coordinator: Coordinator,
+        traffic: Traffic,
+        mismatched: int,
+        data_note: str | None,
+    ) -> NodeReport:
+        """The end of one incarnation."""
+        tally = coordinator.tally
+        on_its_way = coordinator.job.work.steps if coordinator.job is not None else NO_STEPS
+        began = self._began if self._began is not None else self._ended
+        return NodeReport(
+            node_id=self._node_id,
+            nonce=nonce,
+            local_steps=coordinator.local_step - first_step,
+            first_step=first_step,
+            tokens=trainer.tokens,
+            train_loss=self._mean_loss(),
+            stop_reason=reason,
+            dropped=str(tally.dropped),
+            unsent=str(coordinator.unsent.steps.minus(on_its_way)),
+            unresolved=str(on_its_way),
+            rejected={str(covers): why for covers, why in tally.rejected.values() if covers},
+            awaiting={str(step): str(covers) for step, covers in tally.awaiting.items()},
+            overflows=trainer.overflows,
+            skipped_boundaries=tally.skipped_boundaries,
+            installs=tally.installs,
+            mismatched_entries=mismatched,
+            deltas_landed=tally.deltas_landed,
+            deltas_refused=tally.deltas_refused,
+            bytes_up=traffic.bytes_up,
+            bytes_down=traffic.bytes_down,
+            requests=traffic.requests,
+            commits=traffic.commits,
+            compute_seconds=self._compute / MICROS_PER_SECOND,
+            total_seconds=(self._ended - began) / MICROS_PER_SECOND,
+            data_note=data_note,
+        )
+
+    def _mean_loss(self) -> float | None:
+        return sum(self._recent) / len(self._recent) if self._recent else None

@@ -1,0 +1,213 @@
+"""One node: the training loop, with the exchange in lanes beside it.
+
+The walk: a step (`trainer`), what it means for the exchange (`coordinator`), carried out between
+this step and the next (`performer`, `weights`), with lanes (`exchange`) that run on beside it.
+"""
+
+import logging
+from typing import Any
+
+from ray_diloco.errors import TrainingError
+from ray_diloco.hub.repository import Repository
+from ray_diloco.node.account import Account
+from ray_diloco.node.coordinator import Coordinator
+from ray_diloco.node.exchange import Exchange
+from ray_diloco.node.performer import Performer
+from ray_diloco.node.trainer import StepReport, Trainer
+from ray_diloco.node.weights import Weights
+from ray_diloco.protocol.clock import Lane, Micros, Port, micros
+from ray_diloco.protocol.run import NodeReport, NodeStatus, Recorder, RunLimits
+from ray_diloco.protocol.settings import DilocoSettings
+
+logger = logging.getLogger(__name__)
+
+CLAIM, DEPART = "claim", "depart"
+
+
+class Node:
+    """A worker, or the training half of a master. Used once: `run` until it gives the report."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        nonce: str,
+        settings: DilocoSettings,
+        limits: RunLimits,
+        trainer: Trainer,
+        weights: Weights,
+        exchange: Exchange,
+        repository: Repository,
+        port: Port,
+        record: Recorder,
+        takeover: bool = False,
+        data_note: str | None = None,
+    ) -> None:
+        self._node_id = node_id
+        self._nonce = nonce
+        self._settings = settings
+        self._limits = limits
+        self._trainer = trainer
+        self._weights = weights
+        self._exchange = exchange
+        self._repository = repository
+        self._port = port
+        self._record = record
+        self._takeover = takeover
+        self._data_note = data_note
+        self._account = Account(node_id=node_id, window=settings.inner_steps)
+        self._stop_asked: str | None = None
+        self._start_from(0)
+
+    def _start_from(self, first_step: int) -> None:
+        """Count on from the last local step that was ever used under this name."""
+        self._first_step = first_step
+        self._coordinator = Coordinator(
+            self._settings, node_id=self._node_id, nonce=self._nonce, first_step=first_step
+        )
+        self._performer = Performer(
+            node_id=self._node_id,
+            coordinator=self._coordinator,
+            trainer=self._trainer,
+            weights=self._weights,
+            exchange=self._exchange,
+            port=self._port,
+            record=self._record,
+        )
+
+    # -- from other threads ------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        """Ask the node to send what it has and end."""
+        self._stop_asked = self._stop_asked or reason
+        self._port.interrupt()
+
+    def status(self) -> NodeStatus:
+        return self._account.status
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def run(self) -> NodeReport:
+        """Claim the name, wait for the global, train until the run ends, send the rest, depart."""
+        try:
+            claim = self._exchange.claim(takeover=self._takeover)
+            self._start_from(self._finish_lane(CLAIM, claim))
+            self._record("node_started", nonce=self._nonce, first_step=self._first_step)
+            self._await_permission()
+            reason = self._train()
+            self._depart(reason)
+        except BaseException:
+            self._say("failed")
+            raise
+        else:
+            self._say("done")
+            return self._report(reason)
+        finally:
+            self._port.close()
+
+    def _train(self) -> str:
+        while (reason := self._reason_to_stop()) is None:
+            report = self._step()
+            self._performer.deliver()
+            if report.stepped:
+                now, tokens, loss = self._port.now(), report.tokens, report.loss
+                self._performer.perform(
+                    self._coordinator.stepped(now=now, tokens=tokens, loss=loss)
+                )
+            self._say("training")
+            self._await_permission()
+        return reason
+
+    def _step(self) -> StepReport:
+        began = self._port.now()
+        self._port.before_step(self._coordinator.quiet_steps())
+        report = self._trainer.step()
+        self._port.after_step()
+        self._account.stepped(report, began=began, ended=self._port.now())
+        return report
+
+    def _reason_to_stop(self) -> str | None:
+        limits, steps = self._limits, self._coordinator.local_step - self._first_step
+        if self._stop_asked is not None:
+            return self._stop_asked
+        if self._coordinator.stop_reason is not None:
+            return self._coordinator.stop_reason
+        if limits.max_steps is not None and steps >= limits.max_steps:
+            return f"run.max_steps={limits.max_steps} reached"
+        if limits.max_seconds is not None and self._port.now() >= micros(limits.max_seconds):
+            return f"run.max_seconds={limits.max_seconds} reached"
+        return None
+
+    def _await_permission(self) -> None:
+        """Wait until the coordinator lets the node train, or the run is over."""
+        coordinator, began = self._coordinator, self._port.now()
+        while coordinator.waits_for is not None and self._reason_to_stop() is None:
+            self._performer.perform(coordinator.settle(now=self._port.now()))
+            if coordinator.waits_for is None:
+                return
+            self._say("waiting")
+            self._check_patience(began)
+            self._port.wait(coordinator.next_poll if coordinator.waits_for == "global" else None)
+            self._performer.deliver()
+
+    def _check_patience(self, began: Micros) -> None:
+        patience = self._settings.bootstrap_timeout
+        if self._coordinator.waits_for == "global" and self._port.now() - began >= micros(patience):
+            raise TrainingError(
+                f"node {self._node_id!r} found no global model on {self._repository.repo_id} within "
+                f"diloco.bootstrap_timeout={patience} s; expected a master that runs there"
+            )
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _depart(self, reason: str) -> None:
+        """Send what is unsent and say goodbye, each within `diloco.stop_timeout`."""
+        self._say("stopping")
+        self._record("node_stopping", reason=reason, local_step=self._coordinator.local_step)
+        patience = micros(self._settings.stop_timeout)
+        deadline = Micros(self._port.now() + patience)
+        self._await_upload(deadline)
+        if not self._coordinator.uploading:
+            self._performer.perform(self._coordinator.finish())
+            self._await_upload(deadline)
+        depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
+        self._finish_lane(DEPART, depart, deadline=Micros(self._port.now() + patience))
+
+    def _await_upload(self, deadline: Micros) -> None:
+        while self._coordinator.uploading and self._port.now() < deadline:
+            self._port.wait(deadline)
+            self._performer.deliver()
+
+    def _finish_lane(self, name: str, lane: Lane, deadline: Micros | None = None) -> Any:
+        """Run a lane and wait for its value; None when the deadline came first. Other lanes may end
+        meanwhile; at these moments nobody waits for what they found.
+        """
+        self._port.start(name, lane)
+        while deadline is None or self._port.now() < deadline:
+            for outcome in self._port.collect():
+                if outcome.name == name:
+                    if outcome.error is not None:
+                        raise outcome.error
+                    return outcome.value
+            self._port.wait(deadline)
+        logger.warning("%s: %s did not end within diloco.stop_timeout", self._node_id, name)
+        return None
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def _say(self, state: str) -> None:
+        self._account.say(
+            state, now=self._port.now(), trainer=self._trainer, coordinator=self._coordinator
+        )
+
+    def _report(self, reason: str) -> NodeReport:
+        return self._account.report(
+            nonce=self._nonce,
+            first_step=self._first_step,
+            reason=reason,
+            trainer=self._trainer,
+            coordinator=self._coordinator,
+            traffic=self._repository.traffic,
+            mismatched=len(self._weights.mismatched),
+            data_note=self._data_note,
+        )

@@ -1,0 +1,148 @@
+"""Carries out what the coordinator decides, and tells it what the lanes have done."""
+
+import logging
+from collections import deque
+
+from ray_diloco.errors import RayDilocoError, TrainingError
+from ray_diloco.node.actions import (
+    Action,
+    AdvanceBaseline,
+    Fail,
+    FoldBack,
+    InstallGlobal,
+    Record,
+    ResetOptimizer,
+    StartPoll,
+    StartUpload,
+)
+from ray_diloco.node.coordinator import Coordinator
+from ray_diloco.node.exchange import Exchange, Polled, Uploaded
+from ray_diloco.node.trainer import Trainer
+from ray_diloco.node.weights import Weights
+from ray_diloco.protocol.clock import LaneOutcome, Port
+from ray_diloco.protocol.run import Recorder
+from ray_diloco.tensors.dtypes import State
+
+logger = logging.getLogger(__name__)
+
+UPLOAD, POLL = "upload", "poll"
+
+
+class Performer:
+    """The hands of one incarnation of a node; all of it runs on the training thread."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        coordinator: Coordinator,
+        trainer: Trainer,
+        weights: Weights,
+        exchange: Exchange,
+        port: Port,
+        record: Recorder,
+    ) -> None:
+        self._node_id = node_id
+        self._coordinator = coordinator
+        self._trainer = trainer
+        self._weights = weights
+        self._exchange = exchange
+        self._port = port
+        self._record = record
+        self._encoded: deque[None] = deque()
+        self._fetched: State | None = None
+
+    def deliver(self) -> None:
+        """Tell the coordinator what the lanes have done since the last look. Raises what they
+        raised.
+        """
+        if self._encoded:
+            self._encoded.clear()
+            self.perform(self._coordinator.encoded())
+        for outcome in self._port.collect():
+            self._take(outcome)
+
+    def perform(self, actions: list[Action]) -> None:
+        """Carry out actions in order. TrainingError when the coordinator gives up."""
+        for action in actions:
+            match action:
+                case StartUpload():
+                    self._start_upload(action)
+                case StartPoll():
+                    lane = self._exchange.poll(seen=self._coordinator.seen, anew=action.anew)
+                    self._port.start(POLL, lane)
+                case InstallGlobal():
+                    self._install(action)
+                case AdvanceBaseline():
+                    self._weights.advance(self._exchange.delta_file)
+                case FoldBack():
+                    self._weights.fold_back(self._exchange.delta_file)
+                case ResetOptimizer():
+                    self._trainer.reset_optimizer()
+                case Record() | Fail():
+                    self._tell(action)
+
+    def _tell(self, action: Record | Fail) -> None:
+        if isinstance(action, Fail):
+            raise TrainingError(f"node {self._node_id!r}: {action.message}")
+        self._record(action.event, **action.fields)
+
+    def _start_upload(self, action: StartUpload) -> None:
+        self._weights.take_snapshot()
+        job = action.job
+        self._record(
+            "upload_started",
+            local_step=job.local_step,
+            covers=str(job.work.steps),
+            base_outer_step=job.base_outer_step,
+            tokens=job.work.tokens,
+            loss=job.work.mean_loss,
+            final=job.final,
+        )
+        lane = self._exchange.upload(job, encoded=lambda: self._encoded.append(None))
+        self._port.start(UPLOAD, lane)
+
+    def _install(self, action: InstallGlobal) -> None:
+        state, self._fetched = self._fetched, None
+        if state is None:
+            raise RayDilocoError("a global is to be installed that was not fetched")
+        self._weights.install(state, action.policy)
+        self._record(
+            "install",
+            outer_step=action.card.outer_step,
+            policy=action.policy,
+            local_step=self._coordinator.local_step,
+        )
+
+    def _take(self, outcome: LaneOutcome) -> None:
+        if outcome.error is not None:
+            raise outcome.error
+        match outcome.value:
+            case Uploaded() as uploaded:
+                self._encoded.clear()
+                self._take_upload(uploaded)
+            case Polled() as polled:
+                self._take_poll(polled)
+            case other:
+                raise RayDilocoError(f"lane {outcome.name!r} gave {other!r}")
+
+    def _take_upload(self, uploaded: Uploaded) -> None:
+        coordinator = self._coordinator
+        match uploaded.outcome:
+            case "landed":
+                self.perform(coordinator.encoded() + coordinator.landed())
+            case "refused":
+                logger.warning("%s: delta refused: %s", self._node_id, uploaded.reason)
+                self.perform(coordinator.encoded() + coordinator.refused(uploaded.reason))
+            case "zero" | "not finite" as verdict:
+                self.perform(coordinator.spoiled(verdict))
+
+    def _take_poll(self, polled: Polled) -> None:
+        if polled.refused is not None:
+            self._record("global_refused", reason=polled.refused)
+            logger.warning("%s: global refused: %s", self._node_id, polled.refused)
+        if polled.card is not None and polled.state is not None:
+            self._fetched = polled.state
+            self.perform(self._coordinator.fetched(polled.card))
+        else:
+            self.perform(self._coordinator.nothing_new(polled.card))

@@ -1,0 +1,88 @@
+"""The node's tensors: live model, baseline and snapshot, and what the coordinator's actions do
+to them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+from ray_diloco.protocol.terms import Install
+from ray_diloco.tensors.baseline import (
+    advance,
+    advance_to_snapshot,
+    fold_back,
+    rebase,
+    replace,
+)
+from ray_diloco.tensors.delta_file import DeltaReader, WrittenDelta, write_delta
+from ray_diloco.tensors.dtypes import State
+from ray_diloco.tensors.safetensors_reader import SafetensorsReader
+from ray_diloco.tensors.schema import StateSchema
+from ray_diloco.tensors.snapshot import allocate, capture
+
+
+class Weights:
+    """Owned by the training thread, but for `write`, which the upload lane calls between the
+    snapshot and the word that its file is written; until then the baseline does not move.
+    """
+
+    def __init__(self, model: nn.Module, *, codec: str, mismatch: str) -> None:
+        """``mismatch``: what an entry of a global that does not fit means, error or ignore."""
+        self.schema = StateSchema.of(model)
+        self._live: State = model.state_dict()
+        self._baseline = allocate(self.schema, in_promoted_dtype=True)
+        self._snapshot = allocate(self.schema)
+        capture(self._live, self._baseline, self.schema)
+        self._codec = codec
+        self._mismatch = mismatch
+        self._installed_since_snapshot = False
+        self.mismatched: frozenset[str] = frozenset()
+        """Entries that kept their local value at the last installation."""
+
+    def take_snapshot(self) -> None:
+        """One copy of the live model into the kept buffer."""
+        capture(self._live, self._snapshot, self.schema)
+        self._installed_since_snapshot = False
+
+    def write(self, path: Path, header: Mapping[str, str]) -> WrittenDelta:
+        """Write baseline - snapshot as a delta file."""
+        return write_delta(
+            path,
+            baseline=self._baseline,
+            current=self._snapshot,
+            schema=self.schema,
+            header=header,
+            codec=self._codec,
+        )
+
+    def advance(self, delta: Path) -> None:
+        """The delta landed: the baseline moves by what its receivers decode."""
+        if self._codec == "fp32" and not self._installed_since_snapshot:
+            advance_to_snapshot(self._baseline, self._snapshot, self.schema)
+            return
+        with self._open(delta) as reader:
+            advance(self._baseline, reader, self.schema)
+
+    def fold_back(self, delta: Path) -> None:
+        """The delta was refused after an installation: the live model takes it up again."""
+        with self._open(delta) as reader:
+            fold_back(self._live, reader, self.schema)
+
+    def check(self, path: Path) -> State:
+        """Read a global model. GlobalError when it is not one of this model; SafetensorsError."""
+        with SafetensorsReader(path) as reader:
+            tensors = reader.header.tensors
+            self.schema.check(tensors, mismatch=self._mismatch)
+            return {name: reader.read(name) for name in tensors}
+
+    def install(self, incoming: State, policy: Install) -> None:
+        """Take a global that `check` has read."""
+        keep = self.schema.check(incoming, mismatch=self._mismatch)
+        self.mismatched = keep
+        install = rebase if policy == "rebase" else replace
+        install(self._live, self._baseline, incoming, self.schema, keep=keep)
+        self._installed_since_snapshot = True
+
+    def _open(self, delta: Path) -> DeltaReader:
+        return DeltaReader(delta, schema=self.schema, codec=self._codec, path=delta.name)

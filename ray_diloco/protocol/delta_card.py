@@ -12,6 +12,9 @@ from ray_diloco.protocol.terms import ALGORITHM, NEVER_HAD_A_GLOBAL
 
 SHA256_PLACEHOLDER = "0" * 64
 
+NONCE_LENGTH = 128
+"""The most letters of a nonce: the ledger keeps every nonce for ever. None is empty."""
+
 
 class Identity(NamedTuple):
     """Which delta this is. ``nonce`` is None for a peer, whose path and blob id stand in for it."""
@@ -80,7 +83,7 @@ class DeltaCard:
             node_id=read.text("node_id"),
             local_step=read.integer("local_step"),
             base_outer_step=read.integer("base_outer_step", least=NEVER_HAD_A_GLOBAL),
-            nonce=header.get("nonce"),
+            nonce=read.nonce(),
             covers=read.ranges("covers"),
             oldest_base_outer_step=read.optional_integer(
                 "oldest_base_outer_step", least=NEVER_HAD_A_GLOBAL
@@ -119,6 +122,12 @@ class _Header:
         if key not in self.fields:
             raise DeltaError(self.path, f"the header has no {key}")
         return self.fields[key]
+
+    def nonce(self) -> str | None:
+        nonce = self.fields.get("nonce")
+        if nonce is not None and not 0 < len(nonce) <= NONCE_LENGTH:
+            raise DeltaError(self.path, f"the nonce has {len(nonce)} letters")
+        return nonce
 
     def integer(self, key: str, *, least: int = 0) -> int:
         text = self.text(key)

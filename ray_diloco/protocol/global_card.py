@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ray_diloco.errors import GlobalError
+from ray_diloco.protocol.counts import is_count
 from ray_diloco.protocol.delta_card import Identity
 from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH, is_model_file, is_node_id
 from ray_diloco.protocol.terms import ALGORITHM, OPTIMIZER, PROTOCOL_VERSION
@@ -150,14 +151,14 @@ class _Fields:
 
     def count(self, key: str, *, required: bool = False) -> int:
         value = self.fields.get(key, None if required else 0)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not is_count(value):
             raise GlobalError(f"{CARD_PATH}: {key} is {value!r}, not a count")
         return value
 
     def round(self) -> tuple[Identity, ...]:
         try:
             return tuple(
-                Identity(str(node), None if nonce is None else str(nonce), int(step))
+                Identity(_node_id(node), _nonce(nonce), _count(step))
                 for node, nonce, step in self.fields.get("round", ())
             )
         except (TypeError, ValueError):
@@ -169,8 +170,24 @@ class _Fields:
             raise GlobalError(f"{CARD_PATH}: nodes is not a table")
         try:
             return {_node_id(key): _row(row) for key, row in cast(dict[Any, Any], table).items()}
-        except (TypeError, ValueError, KeyError):
+        except (TypeError, ValueError, KeyError, AttributeError):
             raise GlobalError(f"{CARD_PATH}: nodes has a malformed row") from None
+
+
+def _count(value: object) -> int:
+    if not is_count(value):
+        raise ValueError(value)
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+def _nonce(value: object) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _node_id(text: Any) -> str:
@@ -181,10 +198,10 @@ def _node_id(text: Any) -> str:
 
 def _row(row: Mapping[str, Any]) -> NodeRow:
     return NodeRow(
-        nonce=None if row["nonce"] is None else str(row["nonce"]),
-        last_local_step=int(row["last_local_step"]),
-        seen_outer_step=int(row["seen_outer_step"]),
-        tokens=int(row.get("tokens", 0)),
-        rejected=tuple((int(step), str(reason)) for step, reason in row.get("rejected", ())),
-        done=bool(row.get("done", False)),
+        nonce=_nonce(row["nonce"]),
+        last_local_step=_count(row["last_local_step"]),
+        seen_outer_step=_count(row["seen_outer_step"]),
+        tokens=_count(row.get("tokens", 0)),
+        rejected=tuple((_count(step), _text(reason)) for step, reason in row.get("rejected", ())),
+        done=row.get("done", False) is True,
     )

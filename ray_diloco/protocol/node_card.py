@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ray_diloco.errors import ContentError
+from ray_diloco.protocol.counts import is_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class NodeCard:
             last = fields.get("last_local_step", 0)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ContentError(f"{path}: not a node's claim") from None
-        if not (isinstance(nonce, str) and isinstance(started, str) and isinstance(last, int)):
+        if not (isinstance(nonce, str) and isinstance(started, str) and is_count(last)):
             raise ContentError(f"{path}: not a node's claim")
         if state not in ("active", "done"):
             raise ContentError(f"{path}: state is {state!r}, not active or done")

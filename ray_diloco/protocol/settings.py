@@ -69,7 +69,7 @@ class DilocoSettings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"diloco.{name}", getattr(self, name), "expected at least 1")
         for name in ("poll_interval", "bootstrap_timeout", "stop_timeout", "node_timeout"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"diloco.{name}", getattr(self, name), "expected seconds above 0")
         if not 0 < self.outer_lr < float("inf"):
             raise ConfigError("diloco.outer_lr", self.outer_lr, "expected a number above 0")

@@ -23,9 +23,14 @@ class Work:
         )
 
     def minus(self, other: "Work") -> "Work":
-        """Without the other, which must be a part of it."""
+        """Without the other, which must be a part of it. Nothing is left of no steps, rounding of
+        the losses least of all.
+        """
+        steps = self.steps.minus(other.steps)
+        if not steps:
+            return NO_WORK
         return Work(
-            steps=self.steps.minus(other.steps),
+            steps=steps,
             tokens=self.tokens - other.tokens,
             loss_sum=self.loss_sum - other.loss_sum,
         )

@@ -1,0 +1,256 @@
+"""The order of a virtual run, as pure data: claims go in, grants come out.
+
+A *participant* (a node or the master) either computes or has asked. Either way it claims a time
+before which it will access nothing. The earliest access that was asked for is granted once
+everybody else's claim is later; equal times are ordered by priority, then by participant. From its
+grant until its next claim the participant counts as computing at the granted time, so that accesses
+exclude each other and nobody can be passed.
+
+A participant may also carry *watches* (idle polls): ticks of a grid that matter only after a write
+that it has not seen. Before such a write a watch holds nobody up; after it, it counts as a claim
+for its first tick after the write.
+
+There are no threads here and no real time: whoever wraps a `Schedule` calls it under one lock and
+delivers the grants, each to its participant.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ray_diloco.protocol.clock import Micros
+from ray_diloco.timing.claims import START, Claim, Grant, Watch
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """What the schedule knows of a participant.
+
+    ``floor``: it promised no access before. ``due``: where it stands in line. ``version``: tells
+    its present entry in the heap from older ones. ``poked``: its next rest ends at once.
+    """
+
+    name: str
+    floor: Micros
+    claim: Claim
+    due: Micros | None = None
+    next_number: int = 0
+    version: int = 0
+    poked: bool = False
+
+
+class Schedule:
+    """All participants of one run. Raises RuntimeError when one breaks its word (our own bug)."""
+
+    def __init__(self, *, header: str = "") -> None:
+        """``header``: what else the trace hash covers."""
+        self._seats: dict[str, _Seat] = {}
+        self._held: dict[tuple[str, int], Claim] = {}
+        self._heap: list[tuple[int, int, int, str, int, _Seat]] = []
+        self._watching: dict[str, _Seat] = {}
+        self._computing = 0
+        self._writes: list[Micros] = []
+        self._trace = hashlib.sha256(header.encode())
+        self.frontier = START
+        """The time of the latest grant."""
+        self.accesses = 0
+        """How many accesses were granted."""
+
+    def register(self, participant: str, at: Micros = START) -> None:
+        """A participant that will access nothing before ``at``; before it says anything, it counts
+        as computing. All must be registered before time can pass their ``at``.
+        """
+        if participant in self._seats:
+            raise RuntimeError(f"participant {participant!r} is registered already")
+        if at < self.frontier:
+            raise RuntimeError(f"{participant!r} joins at {at}, but it is {self.frontier}")
+        claim = Claim(participant, -1, at)
+        seat = _Seat(participant, at, claim)
+        self._seats[participant] = seat
+        self._computing += 1
+        self._place(seat, at)
+
+    def apply(self, claim: Claim) -> list[Grant]:
+        """Takes a participant's next message. One that comes before its predecessors is held until
+        they have come; one that came already changes nothing.
+        """
+        seat = self._seats.get(claim.participant)
+        grants: list[Grant] = []
+        if seat is None:
+            raise RuntimeError(f"participant {claim.participant!r} is not registered, or has left")
+        if claim.number < seat.next_number:
+            return grants
+        if claim.number > seat.next_number:
+            self._held[claim.participant, claim.number] = claim
+            return grants
+        following: Claim | None = claim
+        while following is not None:
+            self._take(seat, following, grants)
+            following = self._held.pop((seat.name, seat.next_number), None) if self._held else None
+        self._settle(grants)
+        return grants
+
+    def interrupt(self, participant: str) -> list[Grant]:
+        """Ends the participant's rest, or the next one when it does not rest. Its time is then
+        that of the latest grant, or what it promised: nobody's past changes.
+        """
+        seat = self._seats.get(participant)
+        grants: list[Grant] = []
+        if seat is not None:
+            seat.poked = True
+            ask = seat.claim.ask
+            if ask is not None and ask.kind == "rest":
+                self._end_rest(seat, grants)
+        return grants
+
+    def trace_hash(self) -> str:
+        """sha256 over the header and every access granted so far: time, participant, label."""
+        return self._trace.copy().hexdigest()
+
+    def describe(self) -> str:
+        """Who waits for what, in one line."""
+        return "; ".join(_describe(seat) for _, seat in sorted(self._seats.items()))
+
+    # -- a claim comes in --------------------------------------------------------------------------
+
+    def _take(self, seat: _Seat, claim: Claim, grants: list[Grant]) -> None:
+        if claim.leaves:
+            self._leave(seat)
+            return
+        if seat.claim.ask is not None:
+            raise RuntimeError(f"{seat.name!r} claims while it waits for {seat.claim.ask.label!r}")
+        rests = claim.ask is not None and claim.ask.kind == "rest"
+        if claim.time is not None and claim.time < seat.floor and not rests:
+            raise RuntimeError(
+                f"{seat.name!r} claims {claim.time}, but promised nothing before {seat.floor}"
+            )
+        seat.claim = claim
+        seat.next_number = claim.number + 1
+        self._watch(seat, claim.watches)
+        if claim.ask is not None:
+            self._computing -= 1
+            if seat.poked and rests:
+                self._end_rest(seat, grants)
+                return
+        self._weigh(seat, grants)
+
+    def _leave(self, seat: _Seat) -> None:
+        """Whatever it computed or waited for."""
+        del self._seats[seat.name]
+        if seat.claim.ask is None:
+            self._computing -= 1
+        seat.version += 1
+        self._watch(seat, ())
+
+    def _watch(self, seat: _Seat, watches: Iterable[Watch]) -> None:
+        if watches:
+            self._watching[seat.name] = seat
+        elif self._watching:
+            self._watching.pop(seat.name, None)
+
+    def _weigh(self, seat: _Seat, grants: list[Grant]) -> None:
+        """Finds the seat's due time from its claim and from the watches that have fired."""
+        time = seat.claim.time
+        if seat.claim.watches:
+            tick, index = self._fired(seat.claim.watches)
+            if tick is not None and (time is None or tick <= time):
+                if seat.claim.ask is not None:
+                    self._grant(seat, tick, grants, fired=index)
+                    return
+                time = tick
+        if seat.claim.ask is None and time is not None:
+            seat.floor = time
+        self._place(seat, time)
+
+    def _fired(self, watches: tuple[Watch, ...]) -> tuple[Micros | None, int]:
+        """The earliest tick after an unseen write, and whose it is."""
+        ticks = [
+            (watch.first_tick_after(self._writes[watch.seen]), index)
+            for index, watch in enumerate(watches)
+            if watch.seen < len(self._writes)
+        ]
+        return min(ticks) if ticks else (None, -1)
+
+    def _place(self, seat: _Seat, time: Micros | None) -> None:
+        """Puts the seat in line; without a time it holds nobody up. Computing goes before asking
+        at one time: who computes may still ask for something with a lower priority.
+        """
+        seat.due = time
+        seat.version += 1
+        if time is not None:
+            ask = seat.claim.ask
+            asks, priority = (0, 0) if ask is None else (1, ask.priority)
+            heapq.heappush(self._heap, (time, asks, priority, seat.name, seat.version, seat))
+
+    # -- grants go out -----------------------------------------------------------------------------
+
+    def _settle(self, grants: list[Grant]) -> None:
+        """Grants what may be granted now; finds out when nothing ever can be."""
+        heap = self._heap
+        while heap:
+            time, asks, _, _, version, seat = heap[0]
+            if version != seat.version:
+                heapq.heappop(heap)
+            elif asks:
+                heapq.heappop(heap)
+                self._grant(seat, Micros(time), grants)
+            else:
+                break
+        if not self._computing and self._seats:
+            self._give_up(grants)
+
+    def _grant(
+        self, seat: _Seat, time: Micros, grants: list[Grant], fired: int | None = None
+    ) -> None:
+        ask = seat.claim.ask
+        assert ask is not None
+        self.frontier = max(self.frontier, time) if fired is None else self.frontier
+        wrote = False
+        if fired is None and ask.kind == "access":
+            self.accesses += 1
+            self._trace.update(f"{time} {seat.name} {ask.label}\n".encode())
+            wrote = ask.writes
+            if wrote:
+                self._writes.append(time)
+        self._answer(seat, time, grants, fired=fired)
+        if wrote:
+            for watcher in list(self._watching.values()):
+                self._weigh(watcher, grants)
+
+    def _answer(
+        self,
+        seat: _Seat,
+        time: Micros,
+        grants: list[Grant],
+        *,
+        fired: int | None = None,
+        interrupted: bool = False,
+        error: str | None = None,
+    ) -> None:
+        number, ask = seat.claim.number, seat.claim.ask
+        grants.append(Grant(seat.name, number, time, len(self._writes), fired, interrupted, error))
+        rested = ask is not None and ask.kind == "rest" and fired is None
+        seat.floor = max(seat.floor, time) if rested else time
+        seat.claim = Claim(seat.name, number, seat.floor)
+        self._watch(seat, ())
+        self._computing += 1
+        self._place(seat, seat.floor)
+
+    def _end_rest(self, seat: _Seat, grants: list[Grant]) -> None:
+        seat.poked = False
+        self._answer(seat, max(seat.floor, self.frontier), grants, interrupted=True)
+
+    def _give_up(self, grants: list[Grant]) -> None:
+        error = f"virtual time stands still: {self.describe()}"
+        for _, seat in sorted(self._seats.items()):
+            self._answer(seat, max(seat.floor, self.frontier), grants, error=error)
+
+
+def _describe(seat: _Seat) -> str:
+    ask = seat.claim.ask
+    when = "never" if seat.due is None else f"at {seat.due / 1e6:.6f} s"
+    if ask is None:
+        return f"{seat.name} computes, next access {when} or later"
+    watched = ", or until somebody writes" if seat.claim.watches else ""
+    return f"{seat.name} waits for {ask.label!r} {when}{watched}"

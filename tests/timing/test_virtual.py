@@ -1,0 +1,381 @@
+import random
+import threading
+from contextlib import closing
+
+import pytest
+
+from ray_diloco.errors import TrainingError
+from ray_diloco.protocol.clock import Access, Compute, Idle, Micros, Sleep, Transfer, micros
+from ray_diloco.timing.profile import NodeProfile
+from ray_diloco.timing.virtual import VirtualClock
+
+SECOND = micros(1)
+
+
+def run_threads(bodies, order=None):
+    """Each body in a thread of its own, started in the given order; their errors by name."""
+    errors = {}
+
+    def guarded(name):
+        try:
+            bodies[name]()
+        except Exception as error:
+            errors[name] = error
+
+    threads = {n: threading.Thread(target=guarded, args=(n,), daemon=True) for n in bodies}
+    for name in order or bodies:
+        threads[name].start()
+    for name, thread in threads.items():
+        thread.join(20)
+        assert not thread.is_alive(), f"{name} hangs"
+    return errors
+
+
+def alone(profile=None):
+    clock = VirtualClock(["a"])
+    return clock, clock.port("a", profile=profile)
+
+
+def train(port, steps, each, start_at):
+    """Promises that a lane starts only at the end of the step ``start_at``."""
+    for step in range(1, steps + 1):
+        port.before_step(start_at + 1 - step if step <= start_at else steps)
+        port.after_step()
+        each(step)
+
+
+# -- the scenario that was worked out by hand ------------------------------------------------------
+
+
+class HandComputed:
+    """Node a steps in 1 s, and after 3 steps uploads 1,000,000 bytes at 8 Mbit/s (1 s) and 20 ms of
+    latency. Node b steps in 0.3 s, polls every 0.5 s from 0.3 s on, and downloads as much at
+    80 Mbit/s (0.1 s) and 10 ms.
+
+    a: boundary 3.0, upload 3.0 to 4.02, commit 4.02. b: polls at 0.3, 0.8, ... 3.8 and first sees
+    the commit at 4.3; the download ends at 4.41, in the 15th step, which ends at 4.5.
+    """
+
+    def __init__(self, yield_to_others=None):
+        self.clock = VirtualClock(["a", "b"], yield_to_others=yield_to_others)
+        self.commits = []
+        self.seen = {"looks": 0}
+
+    def run(self, order=("a", "b")):
+        assert run_threads({"a": self.node_a, "b": self.node_b}, order) == {}
+        return {**self.seen, "commits": self.commits, "trace": self.clock.trace_hash()}
+
+    def upload(self, port):
+        self.seen["looked"] = yield Access(self.clock.now, writes=False)
+        yield Transfer("up", 1_000_000)
+        yield Access(lambda: self.commits.append(self.clock.now()))
+        return port.now()
+
+    def poll(self, port):
+        while not (yield Access(lambda: list(self.commits), writes=False)):
+            self.seen["looks"] += 1
+            yield Idle(micros(0.5))
+        self.seen["found"] = port.now()
+        yield Transfer("down", 1_000_000)
+
+    def node_a(self):
+        with closing(self.clock.port("a", profile=NodeProfile(up_mbps=8, latency_ms=20))) as port:
+
+            def each(step):
+                if step == 3:
+                    port.start("upload", self.upload(port))
+
+            train(port, 5, each, start_at=3)
+            self.seen["landed"] = [(o.value, o.finished_at) for o in port.collect()]
+
+    def node_b(self):
+        profile = NodeProfile(seconds_per_step=0.3, down_mbps=80.0, latency_ms=10.0)
+        with closing(self.clock.port("b", profile=profile)) as port:
+
+            def each(step):
+                if step == 1:
+                    port.start("poll", self.poll(port))
+                if found := port.collect():
+                    self.seen["installed"] = (port.now(), found[0].finished_at)
+
+            train(port, 20, each, start_at=1)
+
+
+def test_a_scenario_comes_out_as_worked_out_by_hand():
+    seen = HandComputed().run()
+    assert seen.pop("trace")
+    assert seen == {
+        "looked": micros(3.0),
+        "commits": [micros(4.02)],
+        "landed": [(micros(4.02), micros(4.02))],
+        "found": micros(4.3),
+        "looks": 1,
+        "installed": (micros(4.5), micros(4.41)),
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_threads_changes_nothing(seed):
+    rng = random.Random(seed)
+    never = threading.Event()
+
+    def disturb():
+        never.wait(rng.random() * 0.001)
+
+    assert HandComputed(disturb).run(order=["b", "a"]) == HandComputed().run()
+
+
+# -- one participant -------------------------------------------------------------------------------
+
+
+def test_effects_take_the_time_they_say_and_utc_follows():
+    _, port = alone(NodeProfile(up_mbps=8.0, down_mbps=4.0, latency_ms=5.0))
+    times = []
+
+    def lane():
+        for effect in [
+            Sleep(SECOND),
+            Compute(micros(2)),
+            Transfer("up", 1_000_000),
+            Transfer("down", 1_000_000),
+            Access(lambda: None),
+        ]:
+            yield effect
+            times.append(port.now())
+
+    port.start("x", lane())
+    port.wait()
+    assert times == [micros(t) for t in (1, 3, 4.005, 6.010, 6.010)]
+    assert port.utc() == "2000-01-01T00:00:06.010000+00:00"
+
+
+def test_steps_take_the_time_of_the_profile_and_lanes_run_beside_them():
+    _, port = alone(NodeProfile(seconds_per_step=2.0))
+    port.start("x", iter_lane(Sleep(micros(3))))
+    port.before_step(1)
+    port.after_step()
+    assert (port.now(), port.collect()) == (micros(2), [])
+    port.before_step(1)
+    port.after_step()
+    (outcome,) = port.collect()
+    assert (port.now(), outcome.finished_at) == (micros(4), micros(3))
+
+
+def iter_lane(*effects):
+    results = []
+    for effect in effects:
+        results.append((yield effect))
+    return results
+
+
+def test_outcomes_are_collected_in_the_order_in_which_they_finished():
+    _, port = alone()
+    for name, seconds in [("slow", 3), ("fast", 1), ("tie", 3)]:
+        port.start(name, iter_lane(Sleep(micros(seconds))))
+    port.wait()
+    assert [o.name for o in port.collect()] == ["fast"]
+    port.before_step(1)
+    port.after_step()
+    port.wait(micros(10))
+    assert [(o.name, o.finished_at) for o in port.collect()] == [
+        ("slow", micros(3)),
+        ("tie", micros(3)),
+    ]
+
+
+def test_wait_ends_at_its_time_and_effects_due_then_are_done():
+    clock, port = alone()
+    done = []
+    port.start("x", iter_lane(Sleep(SECOND), Access(lambda: done.append(clock.now())), Sleep(1)))
+    port.wait(SECOND)
+    assert (port.now(), done, port.collect()) == (SECOND, [SECOND], [])
+    port.wait(Micros(5))
+    assert port.now() == SECOND
+
+
+def test_errors_of_calls_and_of_work_are_raised_in_the_lane():
+    _, port = alone()
+
+    def lane():
+        with pytest.raises(ZeroDivisionError):
+            yield Access(lambda: 1 / 0)
+        with pytest.raises(KeyError):
+            yield Compute(SECOND, lambda: {}["x"])
+        assert (yield Compute(SECOND, lambda: 7)) == 7
+        raise ValueError("end")
+
+    port.start("x", lane())
+    port.wait()
+    (outcome,) = port.collect()
+    assert isinstance(outcome.error, ValueError)
+    assert outcome.finished_at == micros(2)
+
+
+def test_a_name_runs_once_at_a_time_and_nothing_starts_on_a_closed_port():
+    _, port = alone()
+    port.start("x", iter_lane(Sleep(SECOND)))
+    with pytest.raises(RuntimeError, match="still running"):
+        port.start("x", iter_lane())
+    port.close()
+    port.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        port.start("y", iter_lane())
+    port.wait()
+    assert port.collect() == []
+
+
+def test_a_lane_that_starts_in_spite_of_a_promise_is_an_error():
+    _, port = alone()
+    port.before_step(3)
+    port.after_step()
+    with pytest.raises(RuntimeError, match="none was to start before 3000000"):
+        port.start("x", iter_lane())
+
+
+def test_a_lane_may_start_at_the_first_step_end_after_quiet_until():
+    _, port = alone(NodeProfile(seconds_per_step=1.0))
+    port.before_step(5, quiet_until=micros(1.5))
+    port.after_step()
+    port.before_step(4, quiet_until=micros(1.5))
+    port.after_step()
+    port.start("poll", iter_lane(Access(lambda: None)))
+    port.collect()
+
+
+def test_an_own_interrupt_ends_pauses_and_one_wait():
+    _, port = alone()
+    port.start("x", iter_lane(Sleep(micros(9)), Idle(micros(9)), Access(lambda: None)))
+    port.wait(SECOND)
+    port.interrupt()
+    port.wait(micros(5))
+    assert port.now() == SECOND
+    port.wait(micros(5))
+    assert [o.finished_at for o in port.collect()] == [SECOND]
+    port.wait(micros(7))
+    assert port.now() == micros(7)
+
+
+def test_an_interrupt_from_elsewhere_ends_a_wait_that_would_never_end():
+    clock = VirtualClock(["a", "b"])
+    port = clock.port("a")
+    threading.Timer(0.02, port.interrupt).start()
+    port.wait()
+    assert port.now() == 0
+
+
+def test_nobody_waits_for_who_has_left():
+    clock = VirtualClock(["a", "b", "c"])
+    clock.port("b").close()
+    clock.port("c").close()
+    port = clock.port("a")
+    port.start("x", iter_lane(Access(lambda: 1)))
+    port.wait()
+    assert port.collect()[0].value == [1]
+
+
+# -- several participants --------------------------------------------------------------------------
+
+
+def test_a_standstill_names_who_waits_for_what():
+    clock = VirtualClock(["a", "b"])
+
+    def poll():
+        yield Access(lambda: None, writes=False)
+        yield Idle(SECOND)
+
+    def node_a():
+        with closing(clock.port("a")) as port:
+            port.start("poll", poll())
+            port.wait()
+
+    errors = run_threads({"a": node_a, "b": lambda: clock.port("b").wait()})
+    assert set(errors) == {"a", "b"}
+    assert all(isinstance(error, TrainingError) for error in errors.values())
+    text = str(errors["a"])
+    assert "a waits for 'poll' never, or until somebody writes" in text
+    assert "b waits for 'time' never" in text
+
+
+def test_idle_ends_at_its_end_without_any_write():
+    clock, port = alone()
+
+    def poll():
+        yield Access(lambda: None, writes=False)
+        yield Idle(SECOND, until=micros(3.5))
+
+    port.start("poll", poll())
+    port.wait()
+    assert port.now() == micros(3.5)
+    assert clock.accesses == 1
+
+
+def test_idle_before_any_look_lasts_one_interval():
+    _, port = alone()
+    port.start("poll", iter_lane(Idle(SECOND), Idle(SECOND, until=micros(1.5))))
+    port.wait()
+    assert port.now() == micros(1.5)
+
+
+def test_lookups_do_not_end_an_idle_poll_and_a_memo_spares_the_call():
+    clock = VirtualClock(["a", "b"])
+    calls = []
+
+    def look():
+        calls.append(clock.now())
+        return len(calls)
+
+    def looks(port):
+        found = []
+        for _ in range(4):
+            found.append((yield Access(look, writes=False, memo="head")))
+            yield Sleep(SECOND)
+        return found
+
+    def node_a():
+        with closing(clock.port("a")) as port:
+            port.start("poll", looks(port))
+            port.wait()
+            assert port.collect()[0].value == [1, 1, 2, 2]
+
+    def node_b():
+        with closing(clock.port("b")) as port:
+            port.start("write", iter_lane(Sleep(micros(1.5)), Access(lambda: None)))
+            port.wait()
+
+    assert run_threads({"a": node_a, "b": node_b}) == {}
+    assert calls == [0, micros(2)]
+
+
+def test_long_work_lets_the_others_go_on():
+    clock = VirtualClock(["a", "b"])
+    b_is_done = threading.Event()
+
+    def node_a():
+        with closing(clock.port("a")) as port:
+            port.start("round", iter_lane(Compute(micros(10), lambda: b_is_done.wait(15))))
+            port.wait()
+            assert port.collect()[0].value == [True]
+
+    def node_b():
+        with closing(clock.port("b")) as port:
+            port.start("x", iter_lane(Sleep(micros(5)), Access(lambda: None)))
+            port.wait()
+            b_is_done.set()
+
+    assert run_threads({"a": node_a, "b": node_b}) == {}
+
+
+def test_a_participant_that_joins_later_starts_at_its_time():
+    clock = VirtualClock(["a"])
+    clock.register("late", micros(5))
+    a = clock.port("a")
+    a.start("x", iter_lane(Sleep(micros(4)), Access(lambda: 1)))
+    a.wait()
+    late = clock.port("late")
+    assert late.now() == micros(5)
+    with pytest.raises(RuntimeError, match="registered already"):
+        clock.register("a")
+
+
+def test_the_header_is_part_of_the_trace_hash():
+    assert VirtualClock([], header="threads=1").trace_hash() != VirtualClock([]).trace_hash()

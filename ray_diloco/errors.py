@@ -11,7 +11,8 @@
     |  |- GlobalError             a global model or its metadata that must not be installed
     |  `- SafetensorsError        a file that is not well-formed safetensors
     `- HubError                   trouble of the network or of the Hub
-       |- PermanentHubError       will fail again: 400, 401, 403, a missing repository
+       |- PermanentHubError       will fail again: 400, 401, 403
+       |  `- RepositoryMissing    no such repository, or the token may not see it
        |- EntryMissing            no such file at that commit; a fact, often not a fault
        |- RevisionMissing         no such commit or branch: perhaps squashed away
        |- ParentConflict          412: the branch is no longer at ``parent_commit``
@@ -90,6 +91,10 @@ class HubError(RayDilocoError):
 
 class PermanentHubError(HubError):
     """The same request will fail again; the message says what to do."""
+
+
+class RepositoryMissing(PermanentHubError):
+    """No such repository, or the token may not see it."""
 
 
 class EntryMissing(HubError):

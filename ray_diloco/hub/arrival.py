@@ -13,7 +13,7 @@ from ray_diloco.errors import TransientHubError
 
 @contextlib.contextmanager
 def replacing(destination: Path) -> Iterator[BinaryIO]:
-    """A file to write: takes the place of ``destination`` when the block ends well, else vanishes."""
+    """A file: takes the place of ``destination`` when the block ends well, or vanishes."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".arriving-", dir=destination.parent)
     try:

@@ -1,4 +1,4 @@
-"""The identities of contents: git blob ids, sha256, and the pointer by which git knows a large one."""
+"""The identities of contents: git blob ids, sha256, and the pointer that git has of a large one."""
 
 import hashlib
 from pathlib import Path

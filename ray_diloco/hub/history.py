@@ -40,7 +40,7 @@ def make_commit(
 def changed_files(
     files: Mapping[str, FileEntry], additions: Iterable[FileEntry], deletions: Iterable[str]
 ) -> dict[str, FileEntry]:
-    """The files after a commit: deletions, then additions. A deletion ending in "/" takes a folder."""
+    """The files after a commit: deletions, then additions. One ending in "/" deletes a folder."""
     gone = tuple(deletions)
     folders = tuple(path for path in gone if path.endswith("/"))
     names = frozenset(gone)
@@ -86,7 +86,10 @@ class History:
         author: str,
         time: str,
     ) -> Commit:
-        """The commit that the changes would make; the tip when they change nothing. ParentConflict."""
+        """The commit that the changes would make; the tip when they change nothing.
+
+        ParentConflict when the branch is not at ``parent``.
+        """
         tip = self.tip(branch)
         if parent is not None and parent != tip.id:
             raise ParentConflict(f"{branch} is at {tip.id[:12]}, no longer at {parent[:12]}")

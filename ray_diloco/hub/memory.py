@@ -22,7 +22,7 @@ AUTHOR = "local"
 
 
 class MemoryStore:
-    """One repository's blobs and history, shared by the handles on it. ``clock`` dates the commits."""
+    """A repository's blobs and history, shared by the handles on it. ``clock`` dates commits."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.lock = threading.RLock()

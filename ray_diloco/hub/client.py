@@ -1,0 +1,320 @@
+"""A repository behind the Hub's API: the embedded hub, huggingface.co, or what speaks like them.
+
+Everything goes through the unmodified `huggingface_hub` client, in this thread, with these turns:
+- Reads name a commit, never a branch, and bypass the client's cache, which grows for ever.
+- Large files go over plain HTTP (LFS), not xet: xet's native code has connections of its own that
+  no timeout of ours reaches, and float noise has no repeated chunks to save.
+- Which file is large follows from its name, so that a commit with staged blobs is one request.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from urllib.parse import quote, urljoin, urlsplit
+
+import httpx2
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    get_session,
+    hf_hub_url,
+)
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.lfs import lfs_upload, post_lfs_batch_info
+
+from ray_diloco.errors import (
+    ContentError,
+    EntryMissing,
+    HubError,
+    TransientHubError,
+)
+from ray_diloco.hub.arrival import receive
+from ray_diloco.hub.digest import CHUNK_BYTES, is_large
+from ray_diloco.hub.door import HubDoor
+from ray_diloco.hub.faults import Asked, fault_of_status
+from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Traffic
+from ray_diloco.hub.secret import Secret
+from ray_diloco.hub.transport import Timeouts
+
+T = TypeVar("T")
+MOST_HOPS = 3
+
+
+class HubRepository:
+    """One branch of one model repository behind the Hub's API."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        token: Secret | None,
+        repo_id: str,
+        branch: str = "main",
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        self._door = HubDoor(endpoint=endpoint, token=token, timeouts=timeouts)
+        self._repo_id = repo_id
+        self._branch = branch
+        self._staged: set[str] = set()
+
+    @property
+    def repo_id(self) -> str:
+        return self._repo_id
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._door.traffic
+
+    def head_commit(self) -> str:
+        api = self._door.api
+        info = self._door.ask(lambda: api.model_info(self._repo_id, revision=self._branch))
+        return cast(str, info.sha)
+
+    def head(self, path: str) -> FileHead | None:
+        try:
+            return self._door.ask(lambda: self._head(self._url(path, self._branch)))
+        except EntryMissing:
+            return None
+
+    def list_files(self, folder: str, *, commit: str) -> tuple[FileEntry, ...]:
+        api = self._door.api
+
+        def walk() -> list[Any]:
+            return list(
+                api.list_repo_tree(
+                    self._repo_id, folder.strip("/") or None, recursive=True, revision=commit
+                )
+            )
+
+        try:
+            found = self._door.ask(walk)
+        except EntryMissing:
+            return ()
+        files = (_entry(file) for file in found if isinstance(file, RepoFile))
+        return tuple(sorted(files, key=lambda entry: entry.path))
+
+    def entry(self, path: str, *, commit: str) -> FileEntry | None:
+        found = self._paths_info([path], commit)
+        return _entry(found[0]) if found else None
+
+    def last_commit(self, path: str, *, commit: str) -> str:
+        found = self._paths_info([path], commit, expand=True)
+        if not found or found[0].last_commit is None:
+            raise EntryMissing(f"{path} is not there at {commit[:12]}")
+        return found[0].last_commit.oid
+
+    def read(self, path: str, *, commit: str, limit: int) -> bytes:
+        def collect(chunks: Iterable[bytes]) -> bytes:
+            content = b""
+            for chunk in chunks:
+                content += chunk
+                if len(content) > limit:
+                    raise ContentError(f"{path}: more than {limit} bytes, which it should not have")
+            return content
+
+        return self._stream(path, commit, collect, seconds=self._door.timeouts.total)
+
+    def fetch(
+        self,
+        path: str,
+        *,
+        commit: str,
+        destination: Path,
+        size: int | None = None,
+        sha256: str | None = None,
+    ) -> str:
+        def write(chunks: Iterable[bytes]) -> str:
+            return receive(chunks, destination, path=path, size=size, sha256=sha256)
+
+        return self._stream(path, commit, write, seconds=self._door.timeouts.transfer)
+
+    def stage(self, additions: Sequence[Addition]) -> None:
+        operations = {
+            operation.upload_info.sha256.hex(): operation
+            for operation in map(_operation, additions)
+            if operation._upload_mode == "lfs"
+        }
+        missing = {oid: operations[oid] for oid in operations if oid not in self._staged}
+        if missing:
+            self._door.ask(lambda: self._upload(missing), seconds=self._door.timeouts.transfer)
+            self._staged.update(missing)
+
+    def commit(
+        self,
+        message: str,
+        *,
+        additions: Sequence[Addition] = (),
+        deletions: Sequence[str] = (),
+        parent: str | None = None,
+    ) -> str:
+        self.stage(additions)
+        added = {addition.path for addition in additions}
+        removed = [path for path in deletions if path not in added]
+        try:
+            return self._commit(message, additions, removed, parent)
+        except EntryMissing:
+            there = {file.path for file in self._paths_info(removed, parent or self._branch)}
+            if there.issuperset(removed):
+                raise
+            return self._commit(message, additions, sorted(there), parent)
+
+    def squash(self, message: str) -> str:
+        api = self._door.api
+        self._door.ask(
+            lambda: api.super_squash_history(
+                self._repo_id, branch=self._branch, commit_message=message
+            )
+        )
+        return self.head_commit()
+
+    def _commit(
+        self,
+        message: str,
+        additions: Sequence[Addition],
+        deletions: Sequence[str],
+        parent: str | None,
+    ) -> str:
+        """Send the commit once, as one request: its blobs are staged."""
+        adding = [_operation(addition) for addition in additions]
+        for operation in adding:
+            operation._is_uploaded = operation._upload_mode == "lfs"
+        removing = [CommitOperationDelete(path, is_folder=False) for path in deletions]
+        if not adding and not removing:
+            return self.head_commit()
+        api = self._door.api
+        try:
+            info = self._door.ask(
+                lambda: api.create_commit(
+                    self._repo_id,
+                    [*removing, *adding],
+                    commit_message=message,
+                    revision=self._branch,
+                    parent_commit=parent,
+                )
+            )
+        except TransientHubError:
+            self._forget_staged(adding)
+            raise
+        small = sum(op.upload_info.size for op in adding if op._upload_mode == "regular")
+        self._door.count(up=small, commits=1)
+        self._forget_staged(adding)
+        return info.oid
+
+    def _forget_staged(self, operations: Iterable[CommitOperationAdd]) -> None:
+        """The hub may drop a blob that no commit names: ask again the next time."""
+        self._staged.difference_update(op.upload_info.sha256.hex() for op in operations)
+
+    def _upload(self, operations: dict[str, CommitOperationAdd]) -> None:
+        """Send the blobs that the hub does not have yet, one after the other, in this thread."""
+        headers = self._door.headers
+        token = cast(str, self._door.plain_token)
+        actions, refused, _ = post_lfs_batch_info(
+            upload_infos=[operation.upload_info for operation in operations.values()],
+            token=token,
+            repo_type="model",
+            repo_id=self._repo_id,
+            revision=quote(self._branch, safe=""),
+            endpoint=self._door.endpoint,
+            headers=headers,
+        )
+        for problem in refused:
+            raise self._upload_fault(problem["error"])
+        for action in actions:
+            operation = operations[action["oid"]]
+            lfs_upload(operation, action, token, headers, self._door.endpoint)
+            if action.get("actions"):
+                self._door.count(up=operation.upload_info.size)
+
+    def _upload_fault(self, error: dict[str, Any]) -> HubError:
+        asked = Asked(
+            host=self._door.endpoint,
+            method="upload",
+            path=self._repo_id,
+            changes_branch=False,
+            signed=False,
+        )
+        return fault_of_status(error["code"], {}, error["message"], asked)
+
+    def _paths_info(
+        self, paths: Sequence[str], revision: str, *, expand: bool = False
+    ) -> list[RepoFile]:
+        api = self._door.api
+        found = self._door.ask(
+            lambda: api.get_paths_info(self._repo_id, list(paths), expand=expand, revision=revision)
+        )
+        return [file for file in found if isinstance(file, RepoFile)]
+
+    def _stream(
+        self,
+        path: str,
+        commit: str,
+        consume: Callable[[Iterable[bytes]], T],
+        *,
+        seconds: float,
+    ) -> T:
+        url = self._url(path, commit)
+        headers = self._door.headers
+
+        def download() -> T:
+            with get_session().stream("GET", url, headers=headers) as response:
+                return consume(self._counted(response.iter_bytes(CHUNK_BYTES)))
+
+        return self._door.ask(download, seconds=seconds)
+
+    def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._door.count(down=len(chunk))
+            yield chunk
+
+    def _url(self, path: str, revision: str) -> str:
+        return hf_hub_url(self._repo_id, path, revision=revision, endpoint=self._door.endpoint)
+
+    def _head(self, url: str) -> FileHead:
+        """HEAD until an answer has commit, ETag and size; never leaves the hub's own host."""
+        for _ in range(MOST_HOPS):
+            response = get_session().head(url, headers=self._door.headers, follow_redirects=False)
+            head = _file_head(response)
+            if head is not None:
+                return head
+            target = urljoin(url, response.headers.get("Location", ""))
+            if urlsplit(target).netloc != urlsplit(url).netloc:
+                break
+            url = target
+        raise TransientHubError(
+            f"{self._door.endpoint}: HEAD of {urlsplit(url).path} tells no ETag"
+        )
+
+
+def _file_head(response: httpx2.Response) -> FileHead | None:
+    headers = response.headers
+    commit = headers.get("X-Repo-Commit")
+    etag = headers.get("X-Linked-Etag") or headers.get("ETag")
+    size = headers.get("X-Linked-Size")
+    if size is None and not response.is_redirect:
+        size = headers.get("Content-Length")
+    if commit is None or etag is None or size is None:
+        return None
+    return FileHead(commit=commit, etag=etag.removeprefix("W/").strip('"'), size=int(size))
+
+
+def _operation(addition: Addition) -> CommitOperationAdd:
+    """A new operation for each attempt; its mode is set, so that the hub is not asked for it."""
+    source = addition.source
+    operation = CommitOperationAdd(
+        addition.path, source if isinstance(source, bytes) else str(source)
+    )
+    if addition.sha256 is not None and not isinstance(source, bytes):
+        operation.upload_info.sha256 = bytes.fromhex(addition.sha256)
+    large = is_large(addition.path) and operation.upload_info.size > 0
+    operation._upload_mode = "lfs" if large else "regular"
+    operation._should_ignore = False
+    return operation
+
+
+def _entry(file: RepoFile) -> FileEntry:
+    return FileEntry(
+        path=file.path,
+        size=file.size,
+        blob_id=file.blob_id,
+        sha256=file.lfs.sha256 if file.lfs else None,
+    )

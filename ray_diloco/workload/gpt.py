@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.workload.settings import ModelSettings
+from ray_diloco.workload.undrawn import UndrawnEmbedding, UndrawnLinear
 
 _ROTARY_BASE = 10_000.0
-_INITIAL_STD = 0.02
 _EPSILON = 1e-6
 
 
@@ -71,8 +71,8 @@ class Attention(nn.Module):
         super().__init__()
         self.shape = shape
         features = (shape.heads + 2 * shape.kv_heads) * shape.head_width
-        self.query_key_value = nn.Linear(shape.width, features, bias=False)
-        self.out = nn.Linear(shape.width, shape.width, bias=False)
+        self.query_key_value = UndrawnLinear(shape.width, features, bias=False)
+        self.out = UndrawnLinear(shape.width, shape.width, bias=False)
 
     def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         batch, time, _ = x.shape
@@ -97,9 +97,9 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(shape.width, eps=_EPSILON)
         self.attention = Attention(shape)
         self.feed_norm = nn.RMSNorm(shape.width, eps=_EPSILON)
-        self.gate = nn.Linear(shape.width, shape.hidden, bias=False)
-        self.up = nn.Linear(shape.width, shape.hidden, bias=False)
-        self.down = nn.Linear(shape.hidden, shape.width, bias=False)
+        self.gate = UndrawnLinear(shape.width, shape.hidden, bias=False)
+        self.up = UndrawnLinear(shape.width, shape.hidden, bias=False)
+        self.down = UndrawnLinear(shape.hidden, shape.width, bias=False)
 
     def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x), rotation)
@@ -117,7 +117,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.shape = shape
         self.activation_checkpointing = activation_checkpointing
-        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        self.embedding = UndrawnEmbedding(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.width, eps=_EPSILON)
         for name, table in zip(("cos", "sin"), rotary_tables(shape), strict=True):
@@ -136,20 +136,17 @@ class Gpt(nn.Module):
 
     @torch.no_grad()
     def draw_weights(self, generator: torch.Generator) -> None:
-        """Normal weights, those that write into the residual stream smaller with depth (the rule of
-        GPT-2); norms one.
-
-        Fills the buffers too, so that a model made on the meta device is whole afterwards.
+        """Normal weights of half the standard deviation that keeps the variance, those that write
+        into the residual stream smaller with depth (the rule of GPT-2); norms one.
         """
-        residual_std = _INITIAL_STD / math.sqrt(2 * self.shape.layers)
+        usual = 0.5 / math.sqrt(self.shape.width)
+        residual = usual / math.sqrt(2 * self.shape.layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 1:
                 parameter.fill_(1.0)
             else:
-                std = residual_std if name.endswith(("out.weight", "down.weight")) else _INITIAL_STD
+                std = residual if name.endswith(("out.weight", "down.weight")) else usual
                 parameter.normal_(0.0, std, generator=generator)
-        for buffer, table in zip((self.cos, self.sin), rotary_tables(self.shape), strict=True):
-            buffer.copy_(table)
 
 
 def rotary_tables(shape: GptShape) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from ray_diloco.workload.settings import ModelSettings
+from ray_diloco.workload.undrawn import UndrawnEmbedding, UndrawnLinear
 
 _SIZES = {
     "tiny": {"layers": 1, "width": 16, "hidden": 128},
@@ -30,10 +31,10 @@ class Mlp(nn.Module):
     ) -> None:
         super().__init__()
         self.window = window
-        self.embedding = nn.Embedding(vocabulary, width)
+        self.embedding = UndrawnEmbedding(vocabulary, width)
         sizes = [window * width] + [hidden] * layers
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
-        self.out = nn.Linear(hidden, vocabulary)
+        self.layers = nn.ModuleList(UndrawnLinear(*pair) for pair in itertools.pairwise(sizes))
+        self.out = UndrawnLinear(hidden, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         padded = functional.pad(tokens, (self.window - 1, 0))

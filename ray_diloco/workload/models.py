@@ -21,9 +21,7 @@ def build_model(settings: ModelSettings, *, seed: int) -> nn.Module:
     if settings.name == "custom":
         model = _draw_custom(settings, seed)
     else:
-        with torch.device("meta"):
-            empty = _own_model(settings)
-        model = empty.to_empty(device="cpu")
+        model = _own_model(settings)
         model.draw_weights(generator_for(seed, "model"))
     return model.to(getattr(torch, settings.dtype))
 

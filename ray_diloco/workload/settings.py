@@ -144,7 +144,7 @@ class InnerSettings:
 
     name: str = "adamw"
     """adamw, sgd, or custom (the user's own torch optimizer)."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 4e-3
     """Peak learning rate."""
     weight_decay: float = 0.1
     """Decay of matrices and larger; vectors and scalars are never decayed."""

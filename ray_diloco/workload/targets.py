@@ -77,8 +77,24 @@ def _require_allowed(setting: str, target: str, name: str, allowed: Sequence[str
 
 
 def _import(setting: str, target: str) -> Any:
-    module_name, _, name = target.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(setting, target, f"a name that can be imported: {error}") from error
+    """The longest importable module, then attributes: a class method has a class on its way."""
+    words = target.split(".")
+    for length in range(len(words) - 1, 0, -1):
+        try:
+            found = importlib.import_module(".".join(words[:length]))
+        except ModuleNotFoundError as error:
+            if error.name is not None and target.startswith(error.name):
+                continue
+            raise ConfigError(setting, target, f"cannot be imported: {error}") from error
+        except (ImportError, ValueError) as error:
+            raise ConfigError(setting, target, f"cannot be imported: {error}") from error
+        return _attribute(setting, target, found, words[length:])
+    raise ConfigError(setting, target, f"there is no module {words[0]!r}")
+
+
+def _attribute(setting: str, target: str, found: Any, names: list[str]) -> Any:
+    for name in names:
+        if not hasattr(found, name):
+            raise ConfigError(setting, target, f"{found!r} has no {name!r}")
+        found = getattr(found, name)
+    return found

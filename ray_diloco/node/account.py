@@ -70,7 +70,8 @@ class Account:
     ) -> NodeReport:
         """The end of one incarnation."""
         tally = coordinator.tally
-        on_its_way = coordinator.job.work.steps if coordinator.job is not None else NO_STEPS
+        job = coordinator.job
+        on_its_way = job.work.steps if job is not None and not job.acknowledged else NO_STEPS
         began = self._began if self._began is not None else self._ended
         return NodeReport(
             node_id=self._node_id,

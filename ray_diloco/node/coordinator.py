@@ -80,7 +80,6 @@ class Coordinator:
         self._oldest_base = NEVER_HAD_A_GLOBAL
         self._seen = (-1, -1)
         self.job: Job | None = None
-        self._lane_busy = False
         self._pending: GlobalCard | None = None
         self._polling = False
         self._next_poll = Micros(0)
@@ -101,9 +100,19 @@ class Coordinator:
         return self._seen
 
     @property
+    def known(self) -> tuple[int, int]:
+        """The same of the newest global that was fetched, installed or not. None older is taken."""
+        return self._pending.version if self._pending is not None else self._seen
+
+    @property
     def waits_for(self) -> Literal["global", "upload", "poll"] | None:
-        """What must happen before the next local step; None when the node may train."""
+        """What must happen before the next local step; None when the node may train.
+
+        ``global``: one must arrive, or one that has arrived be installed by `settle`.
+        """
         if self._recovering or (self._settings.require_global and not self.has_global):
+            return "global"
+        if self._due() is not None:
             return "global"
         if self.job is not None and (not self._settings.async_delta_upload or self._held_up()):
             return "upload"
@@ -114,7 +123,7 @@ class Coordinator:
     @property
     def uploading(self) -> bool:
         """The upload lane has not ended."""
-        return self._lane_busy
+        return self.job is not None
 
     def quiet_steps(self) -> int:
         """How many local steps end, at the least, before the next inner boundary; at least 1."""
@@ -136,7 +145,7 @@ class Coordinator:
         self.unsent = self.unsent.plus(Work(steps=step, tokens=tokens, loss_sum=loss))
         boundary = self.local_step % self._settings.inner_steps == 0
         actions = self._install_when_due()
-        if boundary:
+        if boundary and not self._recovering:
             actions += self._boundary()
         if boundary or now >= self._next_poll:
             actions += self._poll(now)
@@ -168,7 +177,9 @@ class Coordinator:
 
         All zero: its steps stay unsent. Not finite: start over from the newest global.
         """
-        self.job, self._lane_busy = None, False
+        job, self.job = self.job, None
+        if job is not None and job.after_install:
+            self._take_back(job)
         if verdict == "zero":
             return [Record("delta_empty", {"local_step": self.local_step})]
         self._bad_in_a_row += 1
@@ -208,8 +219,7 @@ class Coordinator:
         record = Record("delta_refused", {"local_step": job.local_step, "reason": reason})
         if not job.after_install:
             return [record]
-        self.unsent = self.unsent.plus(job.work)
-        self._oldest_base = min(self._oldest_base, job.oldest_base_outer_step)
+        self._take_back(job)
         return [FoldBack(job), record]
 
     # -- the poll lane -----------------------------------------------------------------------------
@@ -218,8 +228,7 @@ class Coordinator:
         """A newer global lies ready."""
         self._polling = False
         actions = self._heed(card)
-        newest = max(self._seen, self._pending.version if self._pending else self._seen)
-        if card.version > newest or (self._recovering and card.version == newest):
+        if card.version > self.known or (self._recovering and card.version == self.known):
             self._pending = card
         return actions
 
@@ -230,8 +239,12 @@ class Coordinator:
 
     # -- inside ------------------------------------------------------------------------------------
 
+    def _take_back(self, job: Job) -> None:
+        self.unsent = self.unsent.plus(job.work)
+        self._oldest_base = min(self._oldest_base, job.oldest_base_outer_step)
+
     def _boundary(self) -> Actions:
-        if self._lane_busy:
+        if self.uploading:
             self.tally.skipped_boundaries += 1
             return [Record("boundary_skipped", {"local_step": self.local_step})]
         return self._hand_over(final=False)
@@ -246,7 +259,6 @@ class Coordinator:
             oldest_base_outer_step=self._oldest_base,
             final=final,
         )
-        self._lane_busy = True
         reset = self._settings.reset_inner_optimizer and not final
         return [StartUpload(self.job), *([ResetOptimizer()] if reset else [])]
 
@@ -272,11 +284,17 @@ class Coordinator:
         tally = self.tally
         new = {step: why for step, why in row.rejected if step not in tally.rejected}
         for step, why in new.items():
-            tally.rejected[step] = (tally.awaiting.pop(step, NO_STEPS), why)
+            tally.rejected[step] = (self._landing(step), why)
         return [
             Record("delta_rejected", {"local_step": step, "reason": why})
             for step, why in new.items()
         ]
+
+    def _landing(self, local_step: int) -> StepRanges:
+        """What a delta covers that landed, perhaps before its lane could say so."""
+        if self.job is not None and self.job.local_step == local_step:
+            return self.job.work.steps
+        return self.tally.awaiting.pop(local_step, NO_STEPS)
 
     def _hear_merges(self, row: NodeRow) -> Actions:
         waiting = self.tally.awaiting
@@ -296,11 +314,15 @@ class Coordinator:
         )
 
     def _install_when_due(self) -> Actions:
-        card = self._pending
-        if card is None or (self.job is not None and not self.job.encoded):
-            return []
+        card = self._due()
+        return self._install(card) if card is not None else []
+
+    def _due(self) -> GlobalCard | None:
+        """The global that may be installed now."""
+        if self._pending is None or (self.job is not None and not self.job.encoded):
+            return None
         any_time = self._policy != "boundary" or self._recovering
-        return self._install(card) if any_time or self._all_handed() else []
+        return self._pending if any_time or self._all_handed() else None
 
     def _all_handed(self) -> bool:
         """Every unsent step is in the job, so that replacing the live model drops none."""

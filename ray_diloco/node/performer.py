@@ -69,7 +69,7 @@ class Performer:
                 case StartUpload():
                     self._start_upload(action)
                 case StartPoll():
-                    lane = self._exchange.poll(seen=self._coordinator.seen, anew=action.anew)
+                    lane = self._exchange.poll(seen=self._coordinator.known, anew=action.anew)
                     self._port.start(POLL, lane)
                 case InstallGlobal():
                     self._install(action)

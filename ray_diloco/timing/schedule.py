@@ -16,26 +16,28 @@ delivers the grants, each to its participant.
 
 import hashlib
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ray_diloco.protocol.clock import Micros
-from ray_diloco.timing.claims import START, Claim, Grant, Watch
+from ray_diloco.timing.claims import START, Ask, Claim, Grant, Watch
 
 
 @dataclass(slots=True, eq=False)
 class _Seat:
     """What the schedule knows of a participant.
 
-    ``floor``: it promised no access before. ``due``: where it stands in line. ``version``: tells
+    ``time``, ``watches``, ``ask``, ``number``: those of its latest claim. ``floor``: it promised no
+    access before. ``due``: where it stands in line. ``version``: tells
     its present entry in the heap from older ones. ``poked``: its next rest ends at once.
     """
 
     name: str
     floor: Micros
-    claim: Claim
+    time: Micros | None
     due: Micros | None = None
-    next_number: int = 0
+    watches: tuple[Watch, ...] = ()
+    ask: Ask | None = None
+    number: int = -1
     version: int = 0
     poked: bool = False
 
@@ -65,8 +67,7 @@ class Schedule:
             raise RuntimeError(f"participant {participant!r} is registered already")
         if at < self.frontier:
             raise RuntimeError(f"{participant!r} joins at {at}, but it is {self.frontier}")
-        claim = Claim(participant, -1, at)
-        seat = _Seat(participant, at, claim)
+        seat = _Seat(participant, at, at)
         self._seats[participant] = seat
         self._computing += 1
         self._place(seat, at)
@@ -79,15 +80,15 @@ class Schedule:
         grants: list[Grant] = []
         if seat is None:
             raise RuntimeError(f"participant {claim.participant!r} is not registered, or has left")
-        if claim.number < seat.next_number:
+        if claim.number <= seat.number:
             return grants
-        if claim.number > seat.next_number:
+        if claim.number > seat.number + 1:
             self._held[claim.participant, claim.number] = claim
             return grants
         following: Claim | None = claim
         while following is not None:
             self._take(seat, following, grants)
-            following = self._held.pop((seat.name, seat.next_number), None) if self._held else None
+            following = self._held.pop((seat.name, seat.number + 1), None) if self._held else None
         self._settle(grants)
         return grants
 
@@ -99,7 +100,7 @@ class Schedule:
         grants: list[Grant] = []
         if seat is not None:
             seat.poked = True
-            ask = seat.claim.ask
+            ask = seat.ask
             if ask is not None and ask.kind == "rest":
                 self._end_rest(seat, grants)
         return grants
@@ -118,15 +119,14 @@ class Schedule:
         if claim.leaves:
             self._leave(seat)
             return
-        if seat.claim.ask is not None:
-            raise RuntimeError(f"{seat.name!r} claims while it waits for {seat.claim.ask.label!r}")
+        if seat.ask is not None:
+            raise RuntimeError(f"{seat.name!r} claims while it waits for {seat.ask.label!r}")
         rests = claim.ask is not None and claim.ask.kind == "rest"
         if claim.time is not None and claim.time < seat.floor and not rests:
             raise RuntimeError(
                 f"{seat.name!r} claims {claim.time}, but promised nothing before {seat.floor}"
             )
-        seat.claim = claim
-        seat.next_number = claim.number + 1
+        seat.time, seat.ask, seat.number = claim.time, claim.ask, claim.number
         self._watch(seat, claim.watches)
         if claim.ask is not None:
             self._computing -= 1
@@ -138,12 +138,13 @@ class Schedule:
     def _leave(self, seat: _Seat) -> None:
         """Whatever it computed or waited for."""
         del self._seats[seat.name]
-        if seat.claim.ask is None:
+        if seat.ask is None:
             self._computing -= 1
         seat.version += 1
         self._watch(seat, ())
 
-    def _watch(self, seat: _Seat, watches: Iterable[Watch]) -> None:
+    def _watch(self, seat: _Seat, watches: tuple[Watch, ...]) -> None:
+        seat.watches = watches
         if watches:
             self._watching[seat.name] = seat
         elif self._watching:
@@ -151,15 +152,15 @@ class Schedule:
 
     def _weigh(self, seat: _Seat, grants: list[Grant]) -> None:
         """Finds the seat's due time from its claim and from the watches that have fired."""
-        time = seat.claim.time
-        if seat.claim.watches:
-            tick, index = self._fired(seat.claim.watches)
+        time = seat.time
+        if seat.watches:
+            tick, index = self._fired(seat.watches)
             if tick is not None and (time is None or tick <= time):
-                if seat.claim.ask is not None:
+                if seat.ask is not None:
                     self._grant(seat, tick, grants, fired=index)
                     return
                 time = tick
-        if seat.claim.ask is None and time is not None:
+        if seat.ask is None and time is not None:
             seat.floor = time
         self._place(seat, time)
 
@@ -179,7 +180,7 @@ class Schedule:
         seat.due = time
         seat.version += 1
         if time is not None:
-            ask = seat.claim.ask
+            ask = seat.ask
             asks, priority = (0, 0) if ask is None else (1, ask.priority)
             heapq.heappush(self._heap, (time, asks, priority, seat.name, seat.version, seat))
 
@@ -203,7 +204,7 @@ class Schedule:
     def _grant(
         self, seat: _Seat, time: Micros, grants: list[Grant], fired: int | None = None
     ) -> None:
-        ask = seat.claim.ask
+        ask = seat.ask
         assert ask is not None
         self.frontier = max(self.frontier, time) if fired is None else self.frontier
         wrote = False
@@ -228,11 +229,11 @@ class Schedule:
         interrupted: bool = False,
         error: str | None = None,
     ) -> None:
-        number, ask = seat.claim.number, seat.claim.ask
-        grants.append(Grant(seat.name, number, time, len(self._writes), fired, interrupted, error))
+        writes, ask = len(self._writes), seat.ask
+        grants.append(Grant(seat.name, seat.number, time, writes, fired, interrupted, error))
         rested = ask is not None and ask.kind == "rest" and fired is None
         seat.floor = max(seat.floor, time) if rested else time
-        seat.claim = Claim(seat.name, number, seat.floor)
+        seat.time, seat.ask = seat.floor, None
         self._watch(seat, ())
         self._computing += 1
         self._place(seat, seat.floor)
@@ -248,9 +249,9 @@ class Schedule:
 
 
 def _describe(seat: _Seat) -> str:
-    ask = seat.claim.ask
+    ask = seat.ask
     when = "never" if seat.due is None else f"at {seat.due / 1e6:.6f} s"
     if ask is None:
         return f"{seat.name} computes, next access {when} or later"
-    watched = ", or until somebody writes" if seat.claim.watches else ""
+    watched = ", or until somebody writes" if seat.watches else ""
     return f"{seat.name} waits for {ask.label!r} {when}{watched}"

@@ -51,6 +51,8 @@ class DilocoSettings:
     """The largest L2 norm of a delta that is merged; null: no limit."""
     max_relative_norm: float | None = None
     """The same as a multiple of the running median of the merged norms; null: no limit."""
+    state_dir: str | None = None
+    """Where nodes and master keep what they resume from; null: ``state`` in the run's folder."""
     compat: bool = False
     """Write nothing that a plain peer could not read (complex entries are refused)."""
 

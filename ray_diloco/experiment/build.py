@@ -1,0 +1,166 @@
+"""From a checked configuration to the plans of all participants."""
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ray_diloco.cluster.settings import master_id, node_ids, node_profiles
+from ray_diloco.errors import ConfigError
+from ray_diloco.experiment.reading import to_plain
+from ray_diloco.experiment.schema import Config, Role, TimeKind
+from ray_diloco.hub.secret import Secret
+from ray_diloco.master.plan import MasterPlan
+from ray_diloco.node.plan import NodePlan
+from ray_diloco.protocol.run import RunIdentity, RunLimits
+
+CONFIG_FILE = "config.yaml"
+
+_FIXED_DILOCO = ("inner_steps", "outer_lr", "outer_momentum", "install", "compat")
+_FREE_MODEL = ("activation_checkpointing", "allow_targets")
+_FREE_DATA = ("batch_size", "allow_targets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """The way to the repository. ``endpoint`` and ``token`` are None where there is no hub to call
+    (in memory, and in role single).
+    """
+
+    endpoint: str | None
+    token: Secret | None
+    repo_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """Everybody who takes part from here."""
+
+    nodes: tuple[NodePlan, ...]
+    master: MasterPlan | None
+
+
+def complete(config: Config) -> Config:
+    """With what one setting takes from another when it is null: ``inner.schedule_steps``."""
+    if config.inner.schedule_steps is not None or config.run.max_steps is None:
+        return config
+    return replace(config, inner=replace(config.inner, schedule_steps=config.run.max_steps))
+
+
+def config_hash(config: Config) -> str:
+    """Of the settings that must not change on resume: the seed, the model, the data and the
+    arithmetic of the exchange. 64 hexadecimal digits.
+    """
+    plain = to_plain(config)
+    fixed: dict[str, Any] = {
+        "seed": config.run.seed,
+        "model": {k: v for k, v in plain["model"].items() if k not in _FREE_MODEL},
+        "data": {k: v for k, v in plain["data"].items() if k not in _FREE_DATA},
+        "diloco": {k: plain["diloco"][k] for k in _FIXED_DILOCO},
+    }
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def identify(config: Config, run_dir: Path) -> RunIdentity:
+    """Which run this is. The id is what the configuration says, on resume that of the run folder,
+    for a worker "" (that of the run it finds), else new: drawn in wall time, derived from the
+    configuration in virtual time.
+    """
+    fixed = config_hash(config)
+    run_id = config.run.run_id
+    if run_id is None and config.run.resume:
+        run_id = _earlier_run_id(run_dir)
+    if run_id is None and config.run.role is Role.worker:
+        run_id = ""
+    if run_id is None:
+        virtual = config.time.kind is TimeKind.virtual
+        run_id = f"{config.run.name}-{fixed[:8] if virtual else secrets.token_hex(4)}"
+    return RunIdentity(run_id=run_id, config_hash=fixed, seed=config.run.seed)
+
+
+def build_plans(config: Config, identity: RunIdentity, door: Door, run_dir: Path) -> Plans:
+    """One plan for each participant that runs here. Paths are absolute."""
+    state = state_folder(config, run_dir)
+    shared = {
+        "run": identity,
+        "limits": RunLimits(
+            max_steps=config.run.max_steps,
+            max_seconds=config.run.max_seconds,
+            max_tokens=config.run.max_tokens,
+        ),
+        "diloco": config.diloco,
+        "model": config.model,
+        "data": config.data,
+        "hub": config.hub,
+        "endpoint": door.endpoint,
+        "token": door.token,
+        "repo_id": door.repo_id,
+        "threads": config.run.threads_per_node,
+        "device": config.run.device,
+    }
+    return Plans(
+        nodes=_node_plans(config, shared, state), master=_master_plan(config, shared, state)
+    )
+
+
+def state_folder(config: Config, run_dir: Path) -> Path:
+    """Where participants keep what they resume from, a folder each."""
+    chosen = config.diloco.state_dir
+    return (Path(chosen).expanduser() if chosen else run_dir / "state").absolute()
+
+
+def _node_plans(config: Config, shared: dict[str, Any], state: Path) -> tuple[NodePlan, ...]:
+    here = config.cluster.run_here or node_ids(config.cluster)
+    master = master_id(config.cluster)
+    emulate = config.time.emulate_profile or config.time.kind is TimeKind.virtual
+    return tuple(
+        NodePlan(
+            node_id=node_id,
+            role=_role_of(config, is_master=node_id == master).value,
+            index=index,
+            nodes=config.cluster.nodes,
+            inner=config.inner,
+            state_dir=state / node_id,
+            profile=profile if emulate else None,
+            takeover=config.run.takeover,
+            **shared,
+        )
+        for index, (node_id, profile) in enumerate(node_profiles(config.cluster))
+        if node_id in here
+    )
+
+
+def _role_of(config: Config, *, is_master: bool) -> Role:
+    """Of one node: in a run with a master only the node under its id is one."""
+    if config.run.role is Role.master:
+        return Role.master if is_master else Role.worker
+    return config.run.role
+
+
+def _master_plan(config: Config, shared: dict[str, Any], state: Path) -> MasterPlan | None:
+    if config.run.role is not Role.master:
+        return None
+    return MasterPlan(
+        master_id=master_id(config.cluster),
+        expected=node_ids(config.cluster),
+        resume=config.run.resume,
+        state_dir=state / "master",
+        **shared,
+    )
+
+
+def _earlier_run_id(run_dir: Path) -> str:
+    try:
+        settings = OmegaConf.load(run_dir / CONFIG_FILE)
+        return str(OmegaConf.select(settings, "run.run_id", throw_on_missing=True))
+    except (OSError, OmegaConfBaseException):
+        raise ConfigError(
+            "run.run_id",
+            None,
+            "expected the id of the run with run.resume=true, or hydra.run.dir=<its folder>",
+        ) from None

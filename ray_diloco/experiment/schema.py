@@ -1,0 +1,144 @@
+"""The whole configuration as one typed value. A field's docstring is its entry in the reference."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ray_diloco.cluster.settings import ClusterSettings, RaySettings
+from ray_diloco.errors import ConfigError
+from ray_diloco.hub.settings import HubSettings
+from ray_diloco.protocol.settings import DilocoSettings
+from ray_diloco.workload.settings import DataSettings, InnerSettings, ModelSettings
+
+
+class Role(StrEnum):
+    """What this run is to the exchange."""
+
+    master = "master"
+    worker = "worker"
+    single = "single"
+
+
+class EngineName(StrEnum):
+    """What participants are."""
+
+    ray = "ray"
+    inproc = "inproc"
+
+
+class TimeKind(StrEnum):
+    """Whose time the run lives in."""
+
+    wall = "wall"
+    virtual = "virtual"
+
+
+class ProgressKind(StrEnum):
+    """How a run shows itself while it runs."""
+
+    auto = "auto"
+    live = "live"
+    plain = "plain"
+    none = "none"
+
+
+class LogLevel(StrEnum):
+    """The least that is written to the run's log."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Group ``run``. The first of the three limits to come ends the run."""
+
+    name: str = "run"
+    """What the run is called; begins its id and the name of its repository."""
+    run_id: str | None = None
+    """Which run this is; null: made, or on resume and for a worker that of the run it finds."""
+    seed: int = 0
+    """Every random draw starts here."""
+    role: Role = Role.master
+    """master (nodes and the outer loop), worker (nodes that join a run led elsewhere), or single
+    (one node that trains alone, without a hub: what to compare with)."""
+    max_steps: int | None = None
+    """Local steps of each node; null: no limit."""
+    max_seconds: float | None = None
+    """Seconds of the run's time; null: no limit."""
+    max_tokens: int | None = None
+    """Tokens of all nodes together; null: no limit."""
+    threads_per_node: int = 1
+    """Threads that torch uses in each node and in the master; 1 and 2 give different last bits."""
+    device: str = "auto"
+    """auto (cuda, else mps, else cpu), cpu, mps, cuda or cuda:<index>."""
+    resume: bool = False
+    """Go on with the run that the folder and the repository hold."""
+    takeover: bool = False
+    """Train under node ids that another process seems to use still."""
+    progress: ProgressKind = ProgressKind.auto
+    """live (a table), plain (lines), none, or auto: live on a terminal."""
+    log_level: LogLevel = LogLevel.INFO
+    """The least that is written to the run folder's log: DEBUG, INFO, WARNING or ERROR."""
+    debug: bool = False
+    """Show the whole traceback of an error."""
+
+    def check(self) -> None:
+        """ConfigError for the first setting that cannot be used."""
+        for name in ("max_steps", "max_seconds", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"run.{name}", value, "expected a number above 0, or null")
+        if self.max_steps is None and self.max_seconds is None and self.max_tokens is None:
+            raise ConfigError(
+                "run.max_steps", None, "expected a limit here, in run.max_seconds or run.max_tokens"
+            )
+        if self.threads_per_node < 1:
+            raise ConfigError("run.threads_per_node", self.threads_per_node, "expected at least 1")
+        if self.seed < 0:
+            raise ConfigError("run.seed", self.seed, "expected at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Group ``engine``."""
+
+    name: EngineName = EngineName.ray
+    """ray (each node and the master an actor) or inproc (threads of this process)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSettings:
+    """Group ``time``."""
+
+    kind: TimeKind = TimeKind.wall
+    """wall, or virtual (simulated)."""
+    emulate_profile: bool = True
+    """In wall time: slow each node and its link down to its profile in the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that a run is made from, by group."""
+
+    run: RunSettings = field(default_factory=RunSettings)
+    """What is run, for how long, and where."""
+    diloco: DilocoSettings = field(default_factory=DilocoSettings)
+    """The exchange: when nodes send, what the master does with it."""
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    """Which nodes there are and how fast each is."""
+    data: DataSettings = field(default_factory=DataSettings)
+    """What is trained on, and how it is dealt to the nodes."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    """What is trained."""
+    inner: InnerSettings = field(default_factory=InnerSettings)
+    """How a node trains between two boundaries."""
+    hub: HubSettings = field(default_factory=HubSettings)
+    """Where the repository is that everything goes through. A token is never a setting."""
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    """What participants are: actors or threads."""
+    time: TimeSettings = field(default_factory=TimeSettings)
+    """Whose time the run lives in."""
+    ray: RaySettings = field(default_factory=RaySettings)
+    """How Ray is started or found."""

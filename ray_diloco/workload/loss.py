@@ -3,10 +3,12 @@
 | batch | the model is called with | targets |
 |---|---|---|
 | int tensor (batch, time + 1) | all but the last token | all but the first |
-| other tensor, or a tuple of one | it | none: the model must return its loss |
-| tuple (inputs, targets) | inputs; targets as well if ``forward`` takes them | the second |
+| other tensor; tuple of one or over two | it; its elements | none: the model must return its loss |
+| tuple (inputs, targets) | inputs; targets as well if ``forward`` asks for them | the second |
 | mapping | ``**batch``, only what ``forward`` takes | ``labels`` or ``targets`` |
 
+``forward`` asks for targets by a parameter ``targets``, ``target`` or ``y``, or by a second one
+without a default. An optional ``labels`` is no such wish: models that have it shift it themselves.
 A model may return a loss (a scalar), a mapping or object with ``loss``, a tuple with a scalar in
 it, or logits: alone, as ``logits``, or first in a tuple. Logits are (..., classes) against integer
 targets (...), -100 being ignored.
@@ -47,7 +49,8 @@ def batch_loss(
     TrainingError when batch and output do not make a loss.
     """
     call = _call_for(model, batch)
-    output = (forward or model)(*call.args, **call.keywords)
+    called = model if forward is None else forward
+    output = called(*call.args, **call.keywords)
     loss = find_loss(output)
     return _cross_entropy(output, call.targets) if loss is None else loss
 
@@ -87,34 +90,35 @@ def find_loss(output: Any) -> torch.Tensor | None:
 
 def _call_for(model: nn.Module, batch: Any) -> Call:
     if isinstance(batch, Mapping):
-        names = _parameter_names(model)
-        kept = batch if names is None else {name: batch[name] for name in batch if name in names}
+        names = _parameters(model)
+        takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in names.values())
+        kept = {name: batch[name] for name in batch if takes_any or name in names}
         return Call(keywords=kept, targets=_targets_of(batch))
     if isinstance(batch, tuple | list):
-        return (
-            _call_with_targets(model, batch[0], batch[1]) if len(batch) == 2 else _call_alone(batch)
-        )
+        if len(batch) == 2:
+            return _call_with_targets(model, batch[0], batch[1])
+        return Call(args=tuple(batch), keywords={}, targets=None)
     if _is_token_batch(batch):
         return _call_with_targets(model, batch[:, :-1], batch[:, 1:])
     return Call(args=(batch,), keywords={}, targets=None)
 
 
-def _call_alone(batch: tuple[Any, ...] | list[Any]) -> Call:
-    return Call(args=tuple(batch), keywords={}, targets=None)
-
-
 def _call_with_targets(model: nn.Module, inputs: Any, targets: torch.Tensor) -> Call:
-    names = _parameter_names(model) or ()
-    known = next((name for name in _TARGET_NAMES if name in names), None)
-    return Call(args=(inputs,), keywords={known: targets} if known else {}, targets=targets)
+    parameters = _parameters(model)
+    known = next((name for name in ("targets", "target", "y") if name in parameters), None)
+    if known is not None:
+        return Call(args=(inputs,), keywords={known: targets}, targets=targets)
+    required = [
+        one
+        for one in parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    args = (inputs, targets) if len(required) == 2 else (inputs,)
+    return Call(args=args, keywords={}, targets=targets)
 
 
-def _parameter_names(model: nn.Module) -> tuple[str, ...] | None:
-    """Names that ``forward`` takes; None when it takes any."""
-    parameters = inspect.signature(model.forward).parameters
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-        return None
-    return tuple(parameters)
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(model.forward).parameters
 
 
 def _targets_of(batch: Any) -> torch.Tensor | None:
@@ -126,13 +130,8 @@ def _targets_of(batch: Any) -> torch.Tensor | None:
 
 
 def _first_tensor(batch: Any) -> torch.Tensor | None:
-    values = (
-        batch.values()
-        if isinstance(batch, Mapping)
-        else batch
-        if isinstance(batch, tuple | list)
-        else [batch]
-    )
+    values = list(batch.values()) if isinstance(batch, Mapping) else batch
+    values = values if isinstance(values, tuple | list) else [values]
     return next((value for value in values if isinstance(value, torch.Tensor)), None)
 
 

@@ -202,7 +202,8 @@ def test_a_model_that_is_already_compiled_keeps_its_plain_names():
     assert tested.model.state_dict().keys() == model.state_dict().keys()
 
 
-@pytest.mark.slow  # compiles C++ for some ten seconds
+@pytest.mark.slow  # compiles C++ for some ten seconds, a minute on a busy machine
+@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
 def test_compiled_steps_agree_with_plain_ones_under_the_same_names():
     plain, compiled = trainer(), trainer(compile=True)

@@ -95,6 +95,20 @@ def test_a_model_that_takes_targets_is_given_them():
     torch.testing.assert_close(batch_loss(TakingTargets(), _BATCH), 2 * plain_loss())
 
 
+def test_optional_labels_are_left_to_us_since_such_models_shift_them_themselves():
+    torch.testing.assert_close(batch_loss(TakingNames(), _BATCH), plain_loss())
+    output = TakingNames()(_BATCH[:, :-1])
+    assert output["loss"] is None
+
+
+def test_a_second_parameter_without_a_default_is_given_the_targets():
+    class Pair(Answering):
+        def forward(self, tokens, classes):
+            return functional.cross_entropy(self.table[tokens].flatten(0, 1), classes.flatten())
+
+    torch.testing.assert_close(batch_loss(Pair(), _BATCH), plain_loss())
+
+
 def test_a_mapping_is_spread_over_the_names_that_the_model_takes():
     batch = {"input_ids": _BATCH[:, :-1], "labels": _BATCH[:, 1:], "note": "left out"}
     torch.testing.assert_close(batch_loss(TakingNames(), batch), plain_loss())

@@ -151,11 +151,12 @@ class Gpt(nn.Module):
 
 def rotary_tables(shape: GptShape) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of (context, head_width / 2) angles, float32 (computed in float64: an angle may
-    be large).
+    be large), on the CPU even where the model is only sized.
     """
     pairs = shape.head_width // 2
-    frequencies = _ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
-    angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * frequencies
+    with torch.device("cpu"):
+        frequencies = _ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
+        angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * frequencies
     return angles.cos().float(), angles.sin().float()
 
 

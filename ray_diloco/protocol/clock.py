@@ -81,8 +81,9 @@ class Idle:
     Gives None. Ends early, also with None, when the port is interrupted.
 
     In virtual time it jumps over looks that would find nothing: it lasts whole multiples of
-    ``interval``, up to the first that comes after an access that writes, of any participant, that
-    this lane has not seen (everything up to its latest access is seen).
+    ``interval``, up to the first that comes after an access that writes, of any participant, later
+    than this lane's latest look (`Access` with ``writes=False``; before any, it is a `Sleep`).
+    With nobody left who could write, and no ``until``, it never ends: a standstill.
     """
 
     interval: Micros

@@ -14,9 +14,9 @@ from ray_diloco.timing.claims import START, Watch
 class VirtualLane:
     """``due``: when it goes on of its own accord; None: only when its watch fires.
 
-    ``watch``: set while it idles; ``next_tick``: no tick before it can matter. ``seen``: writes
-    of all participants that it has seen; None before its first access. ``value`` or ``error`` is
-    what the generator gets next.
+    ``watch``: set while it idles; ``next_tick``: no tick before it can matter. ``seen``: how many
+    writes of all participants lie before its latest look; None before its first. ``value`` or
+    ``error`` is what the generator gets next.
     """
 
     name: str

@@ -235,7 +235,8 @@ class VirtualPort:
                 lane.due = now
 
     def _call(self, lane: VirtualLane, access: Access, grant: Grant) -> None:
-        lane.seen = grant.writes
+        if not access.writes:
+            lane.seen = grant.writes
         if access.memo is None:
             lane.perform(access.call)
             return

@@ -379,3 +379,27 @@ def test_a_participant_that_joins_later_starts_at_its_time():
 
 def test_the_header_is_part_of_the_trace_hash():
     assert VirtualClock([], header="threads=1").trace_hash() != VirtualClock([]).trace_hash()
+
+
+def test_a_write_of_its_own_does_not_hide_from_an_idle_lane_what_it_has_not_looked_at():
+    clock = VirtualClock(["a", "b"])
+
+    def rounds(port):
+        yield Access(lambda: None, writes=False)
+        yield Compute(micros(2))
+        yield Access(lambda: None)
+        yield Idle(SECOND)
+        return port.now()
+
+    def node_a():
+        with closing(clock.port("a")) as port:
+            port.start("round", rounds(port))
+            port.wait()
+            assert port.collect()[0].value == micros(3)
+
+    def node_b():
+        with closing(clock.port("b")) as port:
+            port.start("write", iter_lane(Sleep(SECOND), Access(lambda: None)))
+            port.wait()
+
+    assert run_threads({"a": node_a, "b": node_b}) == {}

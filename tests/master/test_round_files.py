@@ -13,12 +13,11 @@ from torch import nn
 
 from ray_diloco.errors import GlobalError
 from ray_diloco.master.aggregation import FetchedDelta
+from ray_diloco.master.merge_pass import STATISTICS_KEPT, Publication
 from ray_diloco.master.outer_optimizer import OuterOptimizer
 from ray_diloco.master.outer_state import GlobalFiles
 from ray_diloco.master.round_files import (
-    STATISTICS_KEPT,
     Merge,
-    Publication,
     Round,
     aggregate_and_step,
     restate,

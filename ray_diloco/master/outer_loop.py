@@ -65,6 +65,7 @@ class Publication:
     merged: tuple[Candidate, ...]
     refused: tuple[Refusal, ...]
     deletions: tuple[FileEntry, ...]
+    closing: bool = False
 
 
 class OuterLoop:
@@ -141,10 +142,12 @@ class OuterLoop:
             if _key(entry) in self._cards and not self._is_stale(entry)
         )
 
-    def compose(self, merged: Sequence[Candidate], *, counted: int) -> Publication | None:
+    def compose(
+        self, merged: Sequence[Candidate], *, counted: int, closing: bool = False
+    ) -> Publication:
         """The publication after these were merged, ``counted`` of them with a weight in the mean.
 
-        Refused and stale deltas go with it. None when there is nothing to publish.
+        Refused and stale deltas go with it. ``closing``: it is the last one, and says why.
         """
         outer_step = self.card.outer_step + (1 if counted else 0)
         taken = {_key(candidate.entry): candidate for candidate in merged}
@@ -164,32 +167,32 @@ class OuterLoop:
             elif not self._is_stale(entry):
                 continue
             gone.append(entry)
-        if not gone:
-            return None
-        return self._publication(ledger, outer_step, tuple(merged), tuple(refused), tuple(gone))
+        ledger = self._with_departures(ledger, outer_step)
+        return Publication(
+            card=self._card(ledger, outer_step, merged, closing=closing),
+            ledger=ledger,
+            merged=tuple(merged),
+            refused=tuple(refused),
+            deletions=tuple(gone),
+            closing=closing,
+        )
 
-    def closing(self) -> Publication:
-        """The last publication: the same weights, and why the run is over."""
-        publication = self._publication(self.ledger, self.card.outer_step, (), (), ())
-        stop = publication.card.stop or "every node is done"
-        return replace(publication, card=replace(publication.card, stop=stop))
-
-    def _publication(
-        self,
-        ledger: Ledger,
-        outer_step: int,
-        merged: tuple[Candidate, ...],
-        refused: tuple[Refusal, ...],
-        deletions: tuple[FileEntry, ...],
-    ) -> Publication:
+    def _with_departures(self, ledger: Ledger, outer_step: int) -> Ledger:
         for node_id, claim in self._claims.items():
             row = ledger.rows.get(node_id)
             if claim.state == "done" and not (row and row.done and row.nonce == claim.nonce):
                 ledger = ledger.done(node_id, claim.nonce, outer_step=outer_step)
+        return ledger
+
+    def _card(
+        self, ledger: Ledger, outer_step: int, merged: Sequence[Candidate], *, closing: bool
+    ) -> GlobalCard:
         stop = self.card.stop
         if stop is None and self._max_tokens and ledger.tokens_total >= self._max_tokens:
             stop = f"run.max_tokens={self._max_tokens} reached"
-        card = replace(
+        if stop is None and closing:
+            stop = "every node is done"
+        return replace(
             self.card,
             outer_step=outer_step,
             bootstrap=outer_step == 0 and self.card.bootstrap,
@@ -197,9 +200,6 @@ class OuterLoop:
             nodes=ledger.rows,
             tokens_total=ledger.tokens_total,
             stop=stop,
-        )
-        return Publication(
-            card=card, ledger=ledger, merged=merged, refused=refused, deletions=deletions
         )
 
     # -- the commit --------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class OuterLoop:
             self._cards.pop(_key(entry), None)
             self._refusals.pop(_key(entry), None)
             self._listing.pop(entry.path, None)
-        self.closed = self.closed or (card.stop is not None and not publication.deletions)
+        self.closed = self.closed or publication.closing
 
     def conflict(
         self, publication: Publication, entries: Iterable[FileEntry]
@@ -248,8 +248,10 @@ class OuterLoop:
         return Micros(min(waiting) + self._node_timeout) if waiting else None
 
     def nothing_left(self) -> bool:
-        """No delta of the last listing is unmerged and no refusal untold."""
-        return not any(True for _ in self._deltas()) and not self._refusals
+        """Every delta of the last listing was merged before, or is refused."""
+        return all(
+            _key(entry) in self._refusals or self._is_stale(entry) for entry in self._deltas()
+        )
 
     def _is_done(self, node_id: str) -> bool:
         claim = self._claims.get(node_id)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ray_diloco.hub.repository import Traffic
 from ray_diloco.node.coordinator import Coordinator
@@ -12,14 +12,24 @@ from ray_diloco.protocol.ranges import NO_STEPS
 from ray_diloco.protocol.run import NodeReport, NodeStatus
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who trains, and on what: the part of a report that is known from the start."""
+
+    node_id: str
+    nonce: str = ""
+    manifest: str = ""
+    data_note: str | None = None
+
+
 class Account:
     """Counts time and loss beside the training. `status` may be read from any thread."""
 
-    def __init__(self, *, node_id: str, window: int) -> None:
+    def __init__(self, origin: Origin, *, window: int) -> None:
         """``window``: local steps over which the training loss is averaged."""
-        self._node_id = node_id
+        self._origin = origin
         self._lock = threading.Lock()
-        self._status = NodeStatus(node_id=node_id)
+        self._status = NodeStatus(node_id=origin.node_id)
         self._recent: deque[float] = deque(maxlen=max(1, window))
         self._began: Micros | None = None
         self._ended = Micros(0)
@@ -56,37 +66,46 @@ class Account:
         with self._lock:
             self._status = status
 
-    def report(
+    def report(self, *, reason: str, trainer: Trainer) -> NodeReport:
+        """The end of training without any exchange."""
+        origin = self._origin
+        began = self._began if self._began is not None else self._ended
+        return NodeReport(
+            node_id=origin.node_id,
+            nonce=origin.nonce,
+            local_steps=trainer.local_step,
+            tokens=trainer.tokens,
+            train_loss=self._mean_loss(),
+            stop_reason=reason,
+            overflows=trainer.overflows,
+            compute_seconds=self._compute / MICROS_PER_SECOND,
+            total_seconds=(self._ended - began) / MICROS_PER_SECOND,
+            data_note=origin.data_note,
+            manifest=origin.manifest,
+        )
+
+    def exchange_report(
         self,
         *,
-        nonce: str,
-        first_step: int,
         reason: str,
+        first_step: int,
         trainer: Trainer,
         coordinator: Coordinator,
         traffic: Traffic,
         mismatched: int,
-        data_note: str | None,
     ) -> NodeReport:
-        """The end of one incarnation."""
+        """The end of one incarnation of a node."""
         tally = coordinator.tally
-        job = coordinator.job
-        on_its_way = job.work.steps if job is not None and not job.acknowledged else NO_STEPS
-        began = self._began if self._began is not None else self._ended
-        return NodeReport(
-            node_id=self._node_id,
-            nonce=nonce,
+        on_its_way = coordinator.job.work.steps if coordinator.job is not None else NO_STEPS
+        return replace(
+            self.report(reason=reason, trainer=trainer),
             local_steps=coordinator.local_step - first_step,
             first_step=first_step,
-            tokens=trainer.tokens,
-            train_loss=self._mean_loss(),
-            stop_reason=reason,
             dropped=str(tally.dropped),
             unsent=str(coordinator.unsent.steps.minus(on_its_way)),
             unresolved=str(on_its_way),
             rejected={str(covers): why for covers, why in tally.rejected.values() if covers},
             awaiting={str(step): str(covers) for step, covers in tally.awaiting.items()},
-            overflows=trainer.overflows,
             skipped_boundaries=tally.skipped_boundaries,
             installs=tally.installs,
             mismatched_entries=mismatched,
@@ -96,9 +115,6 @@ class Account:
             bytes_down=traffic.bytes_down,
             requests=traffic.requests,
             commits=traffic.commits,
-            compute_seconds=self._compute / MICROS_PER_SECOND,
-            total_seconds=(self._ended - began) / MICROS_PER_SECOND,
-            data_note=data_note,
         )
 
     def _mean_loss(self) -> float | None:

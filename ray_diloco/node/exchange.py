@@ -19,11 +19,11 @@ from ray_diloco.errors import (
     SafetensorsError,
     TransientHubError,
 )
-from ray_diloco.hub.limits import Retry
+from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, FileEntry, Repository
 from ray_diloco.node.actions import Job
 from ray_diloco.node.weights import Weights
-from ray_diloco.protocol.clock import Access, Clock, Effect, Micros, Sleep, Transfer
+from ray_diloco.protocol.clock import Access, Clock, Effect, Sleep, Transfer
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
 from ray_diloco.protocol.node_card import NodeCard

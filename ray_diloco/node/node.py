@@ -9,13 +9,14 @@ from typing import Any
 
 from ray_diloco.errors import TrainingError
 from ray_diloco.hub.repository import Repository
-from ray_diloco.node.account import Account
+from ray_diloco.node.account import Account, Origin
 from ray_diloco.node.coordinator import Coordinator
 from ray_diloco.node.exchange import Exchange
 from ray_diloco.node.performer import Performer
 from ray_diloco.node.trainer import StepReport, Trainer
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import Lane, Micros, Port, micros
+from ray_diloco.protocol.limits import reason_to_stop
 from ray_diloco.protocol.run import NodeReport, NodeStatus, Recorder, RunLimits
 from ray_diloco.protocol.settings import DilocoSettings
 
@@ -30,8 +31,7 @@ class Node:
     def __init__(
         self,
         *,
-        node_id: str,
-        nonce: str,
+        origin: Origin,
         settings: DilocoSettings,
         limits: RunLimits,
         trainer: Trainer,
@@ -41,10 +41,9 @@ class Node:
         port: Port,
         record: Recorder,
         takeover: bool = False,
-        data_note: str | None = None,
     ) -> None:
-        self._node_id = node_id
-        self._nonce = nonce
+        self._node_id = origin.node_id
+        self._nonce = origin.nonce
         self._settings = settings
         self._limits = limits
         self._trainer = trainer
@@ -54,8 +53,7 @@ class Node:
         self._port = port
         self._record = record
         self._takeover = takeover
-        self._data_note = data_note
-        self._account = Account(node_id=node_id, window=settings.inner_steps)
+        self._account = Account(origin, window=settings.inner_steps)
         self._stop_asked: str | None = None
         self._start_from(0)
 
@@ -120,23 +118,19 @@ class Node:
 
     def _step(self) -> StepReport:
         began = self._port.now()
-        self._port.before_step(self._coordinator.quiet_steps())
+        self._port.before_step(self._coordinator.quiet_steps(), self._coordinator.next_poll)
         report = self._trainer.step()
         self._port.after_step()
         self._account.stepped(report, began=began, ended=self._port.now())
         return report
 
     def _reason_to_stop(self) -> str | None:
-        limits, steps = self._limits, self._coordinator.local_step - self._first_step
-        if self._stop_asked is not None:
-            return self._stop_asked
-        if self._coordinator.stop_reason is not None:
-            return self._coordinator.stop_reason
-        if limits.max_steps is not None and steps >= limits.max_steps:
-            return f"run.max_steps={limits.max_steps} reached"
-        if limits.max_seconds is not None and self._port.now() >= micros(limits.max_seconds):
-            return f"run.max_seconds={limits.max_seconds} reached"
-        return None
+        steps = self._coordinator.local_step - self._first_step
+        return (
+            self._stop_asked
+            or self._coordinator.stop_reason
+            or reason_to_stop(self._limits, steps=steps, now=self._port.now())
+        )
 
     def _await_permission(self) -> None:
         """Wait until the coordinator lets the node train, or the run is over."""
@@ -154,8 +148,8 @@ class Node:
         patience = self._settings.bootstrap_timeout
         if self._coordinator.waits_for == "global" and self._port.now() - began >= micros(patience):
             raise TrainingError(
-                f"node {self._node_id!r} found no global model on {self._repository.repo_id} within "
-                f"diloco.bootstrap_timeout={patience} s; expected a master that runs there"
+                f"node {self._node_id!r} found no global model on {self._repository.repo_id} "
+                f"within diloco.bootstrap_timeout={patience} s; expected a master that runs there"
             )
 
     # -- the end -----------------------------------------------------------------------------------
@@ -201,13 +195,11 @@ class Node:
         )
 
     def _report(self, reason: str) -> NodeReport:
-        return self._account.report(
-            nonce=self._nonce,
-            first_step=self._first_step,
+        return self._account.exchange_report(
             reason=reason,
+            first_step=self._first_step,
             trainer=self._trainer,
             coordinator=self._coordinator,
             traffic=self._repository.traffic,
             mismatched=len(self._weights.mismatched),
-            data_note=self._data_note,
         )

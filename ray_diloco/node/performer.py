@@ -73,10 +73,8 @@ class Performer:
                     self._port.start(POLL, lane)
                 case InstallGlobal():
                     self._install(action)
-                case AdvanceBaseline():
-                    self._weights.advance(self._exchange.delta_file)
-                case FoldBack():
-                    self._weights.fold_back(self._exchange.delta_file)
+                case AdvanceBaseline() | FoldBack():
+                    self._move(action)
                 case ResetOptimizer():
                     self._trainer.reset_optimizer()
                 case Record() | Fail():
@@ -101,6 +99,12 @@ class Performer:
         )
         lane = self._exchange.upload(job, encoded=lambda: self._encoded.append(None))
         self._port.start(UPLOAD, lane)
+
+    def _move(self, action: AdvanceBaseline | FoldBack) -> None:
+        if isinstance(action, AdvanceBaseline):
+            self._weights.advance(self._exchange.delta_file)
+        else:
+            self._weights.fold_back(self._exchange.delta_file)
 
     def _install(self, action: InstallGlobal) -> None:
         state, self._fetched = self._fetched, None

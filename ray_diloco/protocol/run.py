@@ -1,7 +1,7 @@
 """Which run this is, when it ends, and what its participants report."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Event = dict[str, Any]
@@ -83,42 +83,50 @@ class NodeReport:
     nonce: str
     local_steps: int
     """Completed by this incarnation."""
-    first_step: int
-    """The last local step that was used under this id before; this incarnation counts on from
-    it.
-    """
     tokens: int
     train_loss: float | None
     """Mean over the last boundary's steps, nats per token."""
     stop_reason: str
-    dropped: str
-    """Steps whose effect was given up: `install=replace`, or a recovery from a state that was
-    not finite.
-    """
-    unsent: str
-    """Steps that were not handed over when the time to stop was up."""
-    unresolved: str
-    """Steps of a delta whose fate was not known when the time to stop was up."""
-    rejected: dict[str, str]
-    """What the master refused: ranges of local steps -> reason."""
-    awaiting: dict[str, str]
-    """Deltas that landed but were in no global that this node saw: local step -> ranges."""
     overflows: int
-    skipped_boundaries: int
-    installs: int
-    mismatched_entries: int
-    deltas_landed: int
-    deltas_refused: int
-    bytes_up: int
-    bytes_down: int
-    requests: int
-    commits: int
     compute_seconds: float
     """The run's time spent in local steps."""
     total_seconds: float
     """The run's time from the first step to the last."""
-    data_note: str | None = None
+    manifest: str
+    """sha256 of the data that it trained on."""
+    data_note: str | None
     """What a reader should know of the data stream, such as that it was fast-forwarded."""
+    first_step: int = 0
+    """The last local step that was used under this id before; this incarnation counts on from
+    it.
+    """
+    dropped: str = ""
+    """Steps whose effect was given up: `install=replace`, or a recovery from a state that was not
+    finite.
+    """
+    unsent: str = ""
+    """Steps that were not handed over when the time to stop was up."""
+    unresolved: str = ""
+    """Steps of a delta whose fate was not known when the time to stop was up."""
+    rejected: dict[str, str] = field(default_factory=dict[str, str])
+    """What the master refused: ranges of local steps -> reason."""
+    awaiting: dict[str, str] = field(default_factory=dict[str, str])
+    """Deltas that landed but were in no global that this node saw: local step -> ranges."""
+    skipped_boundaries: int = 0
+    installs: int = 0
+    mismatched_entries: int = 0
+    deltas_landed: int = 0
+    deltas_refused: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    requests: int = 0
+    commits: int = 0
+    initial_eval_loss: float | None = None
+    """Role single only: held-out loss before training, nats per token."""
+    eval_loss: float | None = None
+    """Role single only: held-out loss of the final model."""
+    model_file: str | None = None
+    """Role single only: local path of the final model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,132 @@
+"""What a master says of itself: its status while it runs, its report when it ends."""
+
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray_diloco.hub.repository import Traffic
+from ray_diloco.master.outer_loop import OuterLoop, Publication, Refusal
+from ray_diloco.protocol.clock import Micros
+from ray_diloco.protocol.ledger import Ledger
+from ray_diloco.protocol.paths import parse_delta_path
+from ray_diloco.protocol.run import Evaluation, MasterReport, MasterStatus
+from ray_diloco.protocol.staleness import staleness
+
+
+class Account:
+    """Counts what was published and evaluated. `status` may be read from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._status = MasterStatus()
+        self._staleness: Counter[int] = Counter()
+        self._merged = 0
+        self._refused: list[dict[str, Any]] = []
+        self._evaluations: list[Evaluation] = []
+
+    @property
+    def status(self) -> MasterStatus:
+        with self._lock:
+            return self._status
+
+    def say(self, state: str, *, now: Micros, loop: OuterLoop | None, traffic: Traffic) -> None:
+        """Renew the status."""
+        last = self._evaluations[-1] if self._evaluations else None
+        status = replace(
+            self._status,
+            state=state,
+            outer_step=loop.card.outer_step if loop else -1,
+            deltas_merged=self._merged,
+            deltas_rejected=len(self._refused),
+            eval_loss=last.loss if last else None,
+            evaluated_outer_step=last.outer_step if last else -1,
+            tokens_total=loop.card.tokens_total if loop else 0,
+            commits=traffic.commits,
+            now=now,
+        )
+        with self._lock:
+            self._status = status
+
+    def published(self, publication: Publication, *, base: int) -> list[dict[str, Any]]:
+        """Count a publication that followed the global of outer step ``base``; its deltas as
+        values for the record.
+        """
+        self._merged += len(publication.merged)
+        self._refused += [describe_refusal(refusal) for refusal in publication.refused]
+        told: list[dict[str, Any]] = []
+        for candidate in publication.merged:
+            card = candidate.card
+            age = staleness(outer_step=base, base_outer_step=card.base_outer_step)
+            self._staleness[age] += 1
+            told.append(
+                {
+                    "node": card.node_id,
+                    "nonce": card.nonce,
+                    "local_step": card.local_step,
+                    "covers": str(card.covers or ""),
+                    "base_outer_step": card.base_outer_step,
+                    "staleness": age,
+                    "tokens": card.tokens,
+                    "loss": card.mean_loss,
+                    "bytes": candidate.entry.size,
+                }
+            )
+        return told
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Keep a held-out loss."""
+        self._evaluations.append(evaluation)
+
+    def report(
+        self,
+        *,
+        loop: OuterLoop,
+        reason: str,
+        model: Path,
+        traffic: Traffic,
+        conflicts: int,
+    ) -> MasterReport:
+        """The end of one master."""
+        return MasterReport(
+            outer_steps=loop.card.outer_step,
+            deltas_merged=self._merged,
+            accounts=_accounts(loop.ledger),
+            staleness=dict(sorted(self._staleness.items())),
+            rejected=self._refused,
+            evaluations=self._evaluations,
+            tokens_total=loop.card.tokens_total,
+            stop_reason=reason,
+            model_file=str(model),
+            model_sha256=loop.card.model_sha256 or "",
+            bytes_up=traffic.bytes_up,
+            bytes_down=traffic.bytes_down,
+            requests=traffic.requests,
+            commits=traffic.commits,
+            conflicts=conflicts,
+        )
+
+
+def describe_refusal(refusal: Refusal) -> dict[str, Any]:
+    """A refused delta as values for the record and the report."""
+    where = parse_delta_path(refusal.entry.path)
+    return {
+        "node": where.node_id if where else "",
+        "local_step": where.local_step if where else -1,
+        "path": refusal.entry.path,
+        "covers": str(refusal.covers),
+        "reason": refusal.reason,
+    }
+
+
+def _accounts(ledger: Ledger) -> dict[str, dict[str, dict[str, Any]]]:
+    accounts: dict[str, dict[str, dict[str, Any]]] = {}
+    for (node_id, nonce), account in sorted(ledger.accounts.items()):
+        accounts.setdefault(node_id, {})[nonce] = {
+            "merged": str(account.merged),
+            "rejected": str(account.rejected),
+            "tokens": account.tokens,
+            "deltas": account.deltas,
+        }
+    return accounts

@@ -1,0 +1,45 @@
+"""From a plan to a master, in the process that will run it."""
+
+from ray_diloco.hub.connect import connect
+from ray_diloco.hub.limits import policy_of
+from ray_diloco.hub.memory import MemoryStore
+from ray_diloco.hub.patience import Retry
+from ray_diloco.master.evaluator import Evaluator
+from ray_diloco.master.master import Master
+from ray_diloco.master.plan import MasterPlan
+from ray_diloco.protocol.clock import Port
+from ray_diloco.protocol.run import Recorder
+from ray_diloco.protocol.seeds import seeded
+from ray_diloco.tensors.schema import StateSchema
+from ray_diloco.workload.data import build_data, evaluation_batches
+from ray_diloco.workload.devices import resolve_device
+from ray_diloco.workload.models import build_model
+
+
+def build_master(
+    plan: MasterPlan, *, port: Port, record: Recorder, store: MemoryStore | None = None
+) -> Master:
+    """``store``: what the participants of one process share with `hub=memory`."""
+    model = build_model(plan.model, seed=plan.run.seed)
+    plan.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    batches = evaluation_batches(build_data(plan.data), plan.data)
+    repository = connect(
+        plan.hub, repo_id=plan.repo_id, endpoint=plan.endpoint, token=plan.token, store=store
+    )
+    return Master(
+        master_id=plan.master_id,
+        run=plan.run,
+        limits=plan.limits,
+        settings=plan.diloco,
+        expected=plan.expected,
+        resume=plan.resume,
+        initial=initial,
+        schema=StateSchema.of(model),
+        evaluator=Evaluator(model.to(resolve_device(plan.device)), batches) if batches else None,
+        repository=repository,
+        retry=Retry(policy_of(plan.hub), seeded(plan.run.seed, plan.master_id, "retry"), port),
+        port=port,
+        record=record,
+        state_dir=plan.state_dir,
+    )

@@ -1,0 +1,108 @@
+"""Getting what a listing names: node deltas, checked as files, and claims."""
+
+import logging
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from ray_diloco.errors import (
+    ContentError,
+    DeltaError,
+    EntryMissing,
+    RevisionMissing,
+    TransientHubError,
+)
+from ray_diloco.hub.patience import Retry
+from ray_diloco.hub.repository import FileEntry, Repository
+from ray_diloco.master.aggregation import FetchedDelta
+from ray_diloco.master.outer_loop import Candidate, Look, OuterLoop
+from ray_diloco.master.validation import Acceptance, check_file
+from ray_diloco.protocol.clock import Effect, Transfer
+from ray_diloco.protocol.node_card import NodeCard
+from ray_diloco.tensors.schema import StateSchema
+
+logger = logging.getLogger(__name__)
+
+CLAIM_LIMIT = 64 * 1024
+HEADER_ROOM = 16 * 1024 * 1024
+"""Bytes that a delta's header may take on top of its numbers."""
+
+
+class Collector:
+    """Keeps each fetched delta under its blob id until it is forgotten: nothing is fetched
+    twice.
+    """
+
+    def __init__(self, repository: Repository, retry: Retry, folder: Path) -> None:
+        self._repository = repository
+        self._retry = retry
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def collect(
+        self, look: Look, loop: OuterLoop, acceptance: Acceptance, *, commit: str
+    ) -> Generator[Effect, Any, bool]:
+        """Fetch what is new and tell the loop. Gives whether everything could be fetched."""
+        complete = True
+        for entry in look.claims:
+            loop.claimed(entry, (yield from self._claim(entry, commit)))
+        for entry in look.deltas:
+            try:
+                yield from self._delta(entry, loop, acceptance, commit)
+            except (EntryMissing, RevisionMissing, TransientHubError) as error:
+                logger.warning("%s was not fetched: %s", entry.path, error)
+                complete = False
+        return complete
+
+    def fetched(self, candidate: Candidate) -> FetchedDelta:
+        """A candidate as the merge reads it."""
+        entry = candidate.entry
+        return FetchedDelta(path=entry.path, file=self._place(entry), card=candidate.card)
+
+    def forget(self, entries: tuple[FileEntry, ...]) -> None:
+        """Delete local copies."""
+        for entry in entries:
+            self._place(entry).unlink(missing_ok=True)
+
+    def _place(self, entry: FileEntry) -> Path:
+        return self._folder / f"{entry.blob_id}.safetensors"
+
+    def _claim(self, entry: FileEntry, commit: str) -> Generator[Effect, Any, NodeCard | None]:
+        try:
+            data = yield from self._retry.asking(
+                lambda: self._repository.read(entry.path, commit=commit, limit=CLAIM_LIMIT),
+            )
+            return NodeCard.from_json(data, path=entry.path)
+        except ContentError as error:
+            logger.warning("%s", error)
+            return None
+
+    def _delta(
+        self, entry: FileEntry, loop: OuterLoop, acceptance: Acceptance, commit: str
+    ) -> Generator[Effect, Any, None]:
+        place = self._place(entry)
+        try:
+            _check_size(entry, acceptance.schema)
+            yield from self._retry.asking(
+                lambda: self._repository.fetch(
+                    entry.path,
+                    commit=commit,
+                    destination=place,
+                    size=entry.size,
+                    sha256=entry.sha256,
+                ),
+            )
+            yield Transfer("down", entry.size)
+            loop.learned(entry, check_file(place, path=entry.path, acceptance=acceptance))
+        except DeltaError as error:
+            logger.warning("delta refused: %s", error)
+            loop.refused(entry, error.reason)
+            place.unlink(missing_ok=True)
+
+
+def _check_size(entry: FileEntry, schema: StateSchema) -> None:
+    limit = 8 * sum(each.numbers for each in schema.floating) + HEADER_ROOM
+    if entry.size > limit:
+        raise DeltaError(
+            entry.path, f"{entry.size} bytes, more than a delta of this model can have"
+        )

@@ -1,0 +1,148 @@
+"""Making a publication the truth: blobs first, then one commit that names its parent."""
+
+import hashlib
+import logging
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from ray_diloco.errors import (
+    EntryMissing,
+    ParentConflict,
+    QuotaExceeded,
+    TransientHubError,
+    UsageError,
+)
+from ray_diloco.hub.patience import Retry
+from ray_diloco.hub.repository import Addition, Repository
+from ray_diloco.master.outer_loop import OuterLoop, Publication
+from ray_diloco.protocol.clock import Access, Clock, Effect, Sleep, Transfer
+from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
+from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH, STATE_PATH
+from ray_diloco.tensors.safetensors_writer import WrittenFile
+
+logger = logging.getLogger(__name__)
+
+MOST_CONFLICTS = 8
+"""Tries of one publication on a branch that keeps moving, before the next round takes over."""
+
+
+class SupersededError(UsageError):
+    """Another master leads this run now."""
+
+
+def read_card(
+    repository: Repository, retry: Retry, commit: str
+) -> Generator[Effect, Any, GlobalCard | None]:
+    """The global's metadata at a commit; None when there is none. GlobalError when malformed."""
+    try:
+        data = yield from retry.asking(
+            lambda: repository.read(CARD_PATH, commit=commit, limit=CARD_LIMIT)
+        )
+    except EntryMissing:
+        return None
+    return GlobalCard.from_json(data)
+
+
+class Publisher:
+    """One master's commits."""
+
+    def __init__(
+        self, repository: Repository, retry: Retry, clock: Clock, *, master_id: str
+    ) -> None:
+        self._repository = repository
+        self._retry = retry
+        self._clock = clock
+        self._master_id = master_id
+        self.conflicts = 0
+
+    def complete(
+        self, publication: Publication, *, model: WrittenFile | None, state: WrittenFile | None
+    ) -> GlobalCard:
+        """The card with what only the files decide; a file that is None stays as it is."""
+        card = replace(publication.card, master_id=self._master_id, updated_at=self._clock.utc())
+        if model is not None:
+            card = replace(card, model_file=MODEL_PATH, model_sha256=model.sha256)
+        if state is not None:
+            card = replace(card, state_file=STATE_PATH, state_sha256=state.sha256)
+        named = replace(card, publication_id="", updated_at="")
+        return replace(card, publication_id=hashlib.sha256(named.to_json()).hexdigest()[:32])
+
+    def publish(
+        self,
+        publication: Publication,
+        loop: OuterLoop,
+        card: GlobalCard,
+        *,
+        model: WrittenFile | None,
+        state: WrittenFile | None,
+        parent: str,
+    ) -> Generator[Effect, Any, str | None]:
+        """Commit until it has landed; gives the commit. None when this round must be thrown away.
+
+        SupersededError when another master has published.
+        """
+        additions = _additions(card, model, state)
+        yield Transfer("up", sum(file.size for file in (model, state) if file is not None))
+        yield from self._retry.asking(lambda: self._repository.stage(additions))
+        attempt, conflicts = 0, 0
+        while conflicts < MOST_CONFLICTS:
+            try:
+                return (
+                    yield Access(lambda: self._commit(card, publication, additions, parent))  # noqa: B023 - called at once
+                )
+            except ParentConflict:
+                conflicts += 1
+                self.conflicts += 1
+            except QuotaExceeded as error:
+                logger.warning("publication %d waits: %s", card.outer_step, error)
+                yield Sleep(self._retry.quota_delay(error))
+            except TransientHubError as error:
+                logger.warning("publication %d: %s", card.outer_step, error)
+                yield Sleep(self._retry.delay(attempt))
+                attempt += 1
+            parent = yield from self._retry.asking(self._repository.head_commit)
+            verdict = yield from self._fate(publication, loop, card, parent)
+            if verdict == "landed":
+                return parent
+            if verdict == "discard":
+                return None
+        return None
+
+    def _commit(
+        self, card: GlobalCard, publication: Publication, additions: Sequence[Addition], parent: str
+    ) -> str:
+        return self._repository.commit(
+            f"outer step {card.outer_step}: {len(publication.merged)} deltas",
+            additions=additions,
+            deletions=[entry.path for entry in publication.deletions],
+            parent=parent,
+        )
+
+    def _fate(
+        self, publication: Publication, loop: OuterLoop, card: GlobalCard, commit: str
+    ) -> Generator[Effect, Any, Literal["landed", "retry", "discard"]]:
+        found = yield from read_card(self._repository, self._retry, commit)
+        if found is not None and found.publication_id == card.publication_id:
+            return "landed"
+        entries = yield from self._retry.asking(
+            lambda: self._repository.list_files("", commit=commit)
+        )
+        verdict = loop.conflict(publication, entries)
+        if verdict == "superseded":
+            other = found.master_id if found is not None else None
+            raise SupersededError(
+                f"{self._repository.repo_id} is led by another master now ({other!r}); "
+                "this one stops and has changed nothing"
+            )
+        return verdict
+
+
+def _additions(
+    card: GlobalCard, model: WrittenFile | None, state: WrittenFile | None
+) -> list[Addition]:
+    additions = [Addition(path=CARD_PATH, source=card.to_json())]
+    for path, file in ((MODEL_PATH, model), (STATE_PATH, state)):
+        if file is not None:
+            additions.append(Addition(path=path, source=file.path, sha256=file.sha256))
+    return additions

@@ -1,0 +1,86 @@
+"""From a plan to a node, in the process that will run it."""
+
+from ray_diloco.hub.connect import connect
+from ray_diloco.hub.limits import policy_of
+from ray_diloco.hub.memory import MemoryStore
+from ray_diloco.hub.patience import Retry
+from ray_diloco.node.account import Origin
+from ray_diloco.node.exchange import Exchange
+from ray_diloco.node.node import Node
+from ray_diloco.node.plan import NodePlan
+from ray_diloco.node.single import SingleNode
+from ray_diloco.node.trainer import Trainer
+from ray_diloco.node.weights import Weights
+from ray_diloco.protocol.clock import Port
+from ray_diloco.protocol.run import Recorder
+from ray_diloco.protocol.seeds import seed_of, seeded
+from ray_diloco.workload.data import Corpus, build_data, evaluation_batches, training_stream
+from ray_diloco.workload.devices import resolve_device
+from ray_diloco.workload.models import build_model
+
+
+def build_trainer(plan: NodePlan, corpus: Corpus) -> Trainer:
+    """The node's model with the run's initial weights, and its shard of the data."""
+    stream = training_stream(
+        corpus, plan.data, node_index=plan.index, nodes=plan.nodes, seed=plan.run.seed
+    )
+    return Trainer(
+        build_model(plan.model, seed=plan.run.seed),
+        stream,
+        plan.inner,
+        device=resolve_device(plan.device),
+        seed=seed_of(plan.run.seed, plan.node_id, "forward") >> 1,
+    )
+
+
+def build_node(
+    plan: NodePlan,
+    *,
+    nonce: str,
+    port: Port,
+    record: Recorder,
+    store: MemoryStore | None = None,
+) -> Node | SingleNode:
+    """``store``: what the participants of one process share with `hub=memory`."""
+    corpus = build_data(plan.data)
+    trainer = build_trainer(plan, corpus)
+    plan.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    origin = Origin(node_id=plan.node_id, nonce=nonce, manifest=corpus.manifest)
+    if plan.role == "single":
+        return SingleNode(
+            origin=origin,
+            window=plan.diloco.inner_steps,
+            limits=plan.limits,
+            trainer=trainer,
+            eval_batches=evaluation_batches(corpus, plan.data),
+            port=port,
+            record=record,
+            state_dir=plan.state_dir,
+        )
+    repository = connect(
+        plan.hub, repo_id=plan.repo_id, endpoint=plan.endpoint, token=plan.token, store=store
+    )
+    weights = Weights(trainer.model, codec="fp32", mismatch=plan.diloco.install_mismatch)
+    exchange = Exchange(
+        node_id=plan.node_id,
+        nonce=nonce,
+        run_id=plan.run.run_id,
+        inner_steps=plan.diloco.inner_steps,
+        repository=repository,
+        weights=weights,
+        retry=Retry(policy_of(plan.hub), seeded(plan.run.seed, plan.node_id, "retry"), port),
+        clock=port,
+        state_dir=plan.state_dir,
+    )
+    return Node(
+        origin=origin,
+        settings=plan.diloco,
+        limits=plan.limits,
+        trainer=trainer,
+        weights=weights,
+        exchange=exchange,
+        repository=repository,
+        port=port,
+        record=record,
+        takeover=plan.takeover,
+    )

@@ -16,7 +16,6 @@ from ray_diloco.timing.virtual_utc import utc_at
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
-"""Blocked for so long in real time, a participant says in the log whom it waits for."""
 
 
 class VirtualClock:
@@ -30,16 +29,20 @@ class VirtualClock:
         *,
         header: str = "",
         yield_to_others: Callable[[], None] | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         """All ``participants`` count from the start, so that it does not matter in which order
         their threads begin. ``header``: what else the trace hash covers. ``yield_to_others`` is
         called before every message: tests disturb the order of threads with it.
+        ``patience_seconds``: blocked for so long in real time, a participant says in the log whom
+        it waits for.
         """
         self._lock = threading.Lock()
         self._schedule = Schedule(header=header)
         self._answers: dict[str, queue.SimpleQueue[Grant]] = {}
         self._joined: dict[str, Micros] = {}
         self._yield_to_others = yield_to_others
+        self._patience_seconds = patience_seconds
         for participant in participants:
             self.register(participant)
 
@@ -91,7 +94,7 @@ class VirtualClock:
         answers = self._answers[claim.participant]
         while True:
             try:
-                grant = answers.get(timeout=PATIENCE_SECONDS)
+                grant = answers.get(timeout=self._patience_seconds)
                 if grant.number == claim.number:
                     return grant
             except queue.Empty:

@@ -1,3 +1,4 @@
+import logging
 import random
 import threading
 from contextlib import closing
@@ -5,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from ray_diloco.errors import TrainingError
-from ray_diloco.protocol.clock import Access, Compute, Idle, Micros, Sleep, Transfer, micros
+from ray_diloco.protocol.clock import Access, Compute, Idle, Sleep, Transfer, micros
 from ray_diloco.timing.profile import NodeProfile
 from ray_diloco.timing.virtual import VirtualClock
 
@@ -34,6 +35,13 @@ def run_threads(bodies, order=None):
 def alone(profile=None):
     clock = VirtualClock(["a"])
     return clock, clock.port("a", profile=profile)
+
+
+def iter_lane(*effects):
+    results = []
+    for effect in effects:
+        results.append((yield effect))
+    return results
 
 
 def train(port, steps, each, start_at):
@@ -123,154 +131,6 @@ def test_the_order_of_threads_changes_nothing(seed):
         never.wait(rng.random() * 0.001)
 
     assert HandComputed(disturb).run(order=["b", "a"]) == HandComputed().run()
-
-
-# -- one participant -------------------------------------------------------------------------------
-
-
-def test_effects_take_the_time_they_say_and_utc_follows():
-    _, port = alone(NodeProfile(up_mbps=8.0, down_mbps=4.0, latency_ms=5.0))
-    times = []
-
-    def lane():
-        for effect in [
-            Sleep(SECOND),
-            Compute(micros(2)),
-            Transfer("up", 1_000_000),
-            Transfer("down", 1_000_000),
-            Access(lambda: None),
-        ]:
-            yield effect
-            times.append(port.now())
-
-    port.start("x", lane())
-    port.wait()
-    assert times == [micros(t) for t in (1, 3, 4.005, 6.010, 6.010)]
-    assert port.utc() == "2000-01-01T00:00:06.010000+00:00"
-
-
-def test_steps_take_the_time_of_the_profile_and_lanes_run_beside_them():
-    _, port = alone(NodeProfile(seconds_per_step=2.0))
-    port.start("x", iter_lane(Sleep(micros(3))))
-    port.before_step(1)
-    port.after_step()
-    assert (port.now(), port.collect()) == (micros(2), [])
-    port.before_step(1)
-    port.after_step()
-    (outcome,) = port.collect()
-    assert (port.now(), outcome.finished_at) == (micros(4), micros(3))
-
-
-def iter_lane(*effects):
-    results = []
-    for effect in effects:
-        results.append((yield effect))
-    return results
-
-
-def test_outcomes_are_collected_in_the_order_in_which_they_finished():
-    _, port = alone()
-    for name, seconds in [("slow", 3), ("fast", 1), ("tie", 3)]:
-        port.start(name, iter_lane(Sleep(micros(seconds))))
-    port.wait()
-    assert [o.name for o in port.collect()] == ["fast"]
-    port.before_step(1)
-    port.after_step()
-    port.wait(micros(10))
-    assert [(o.name, o.finished_at) for o in port.collect()] == [
-        ("slow", micros(3)),
-        ("tie", micros(3)),
-    ]
-
-
-def test_wait_ends_at_its_time_and_effects_due_then_are_done():
-    clock, port = alone()
-    done = []
-    port.start("x", iter_lane(Sleep(SECOND), Access(lambda: done.append(clock.now())), Sleep(1)))
-    port.wait(SECOND)
-    assert (port.now(), done, port.collect()) == (SECOND, [SECOND], [])
-    port.wait(Micros(5))
-    assert port.now() == SECOND
-
-
-def test_errors_of_calls_and_of_work_are_raised_in_the_lane():
-    _, port = alone()
-
-    def lane():
-        with pytest.raises(ZeroDivisionError):
-            yield Access(lambda: 1 / 0)
-        with pytest.raises(KeyError):
-            yield Compute(SECOND, lambda: {}["x"])
-        assert (yield Compute(SECOND, lambda: 7)) == 7
-        raise ValueError("end")
-
-    port.start("x", lane())
-    port.wait()
-    (outcome,) = port.collect()
-    assert isinstance(outcome.error, ValueError)
-    assert outcome.finished_at == micros(2)
-
-
-def test_a_name_runs_once_at_a_time_and_nothing_starts_on_a_closed_port():
-    _, port = alone()
-    port.start("x", iter_lane(Sleep(SECOND)))
-    with pytest.raises(RuntimeError, match="still running"):
-        port.start("x", iter_lane())
-    port.close()
-    port.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        port.start("y", iter_lane())
-    port.wait()
-    assert port.collect() == []
-
-
-def test_a_lane_that_starts_in_spite_of_a_promise_is_an_error():
-    _, port = alone()
-    port.before_step(3)
-    port.after_step()
-    with pytest.raises(RuntimeError, match="none was to start before 3000000"):
-        port.start("x", iter_lane())
-
-
-def test_a_lane_may_start_at_the_first_step_end_after_quiet_until():
-    _, port = alone(NodeProfile(seconds_per_step=1.0))
-    port.before_step(5, quiet_until=micros(1.5))
-    port.after_step()
-    port.before_step(4, quiet_until=micros(1.5))
-    port.after_step()
-    port.start("poll", iter_lane(Access(lambda: None)))
-    port.collect()
-
-
-def test_an_own_interrupt_ends_pauses_and_one_wait():
-    _, port = alone()
-    port.start("x", iter_lane(Sleep(micros(9)), Idle(micros(9)), Access(lambda: None)))
-    port.wait(SECOND)
-    port.interrupt()
-    port.wait(micros(5))
-    assert port.now() == SECOND
-    port.wait(micros(5))
-    assert [o.finished_at for o in port.collect()] == [SECOND]
-    port.wait(micros(7))
-    assert port.now() == micros(7)
-
-
-def test_an_interrupt_from_elsewhere_ends_a_wait_that_would_never_end():
-    clock = VirtualClock(["a", "b"])
-    port = clock.port("a")
-    threading.Timer(0.02, port.interrupt).start()
-    port.wait()
-    assert port.now() == 0
-
-
-def test_nobody_waits_for_who_has_left():
-    clock = VirtualClock(["a", "b", "c"])
-    clock.port("b").close()
-    clock.port("c").close()
-    port = clock.port("a")
-    port.start("x", iter_lane(Access(lambda: 1)))
-    port.wait()
-    assert port.collect()[0].value == [1]
 
 
 # -- several participants --------------------------------------------------------------------------
@@ -403,3 +263,30 @@ def test_a_write_of_its_own_does_not_hide_from_an_idle_lane_what_it_has_not_look
             port.wait()
 
     assert run_threads({"a": node_a, "b": node_b}) == {}
+
+
+def test_who_is_blocked_for_long_says_in_the_log_whom_it_waits_for(caplog):
+    told = threading.Event()
+    clock = VirtualClock(["a", "b"], patience_seconds=0.005)
+
+    def hear(_record):
+        told.set()
+        return True
+
+    logger = logging.getLogger("ray_diloco.timing.virtual")
+    logger.addFilter(hear)
+
+    def node_b():
+        with closing(clock.port("b")):
+            told.wait(15)
+
+    def node_a():
+        with closing(clock.port("a")) as port:
+            port.start("upload", iter_lane(Access(lambda: None)))
+            port.wait()
+
+    try:
+        assert run_threads({"a": node_a, "b": node_b}) == {}
+    finally:
+        logger.removeFilter(hear)
+    assert "a still waits: a waits for 'upload' at 0.000000 s; b computes" in caplog.text

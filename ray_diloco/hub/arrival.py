@@ -46,7 +46,11 @@ def receive(
             digest.update(chunk)
             file.write(chunk)
         if size is not None and received != size:
-            raise TransientHubError(f"{path}: {received} bytes arrived, {size} were expected")
+            raise TransientHubError(
+                f"{path}: {received} bytes arrived, {size} were expected", "refused"
+            )
         if sha256 is not None and digest.hexdigest() != sha256:
-            raise TransientHubError(f"{path}: arrived damaged, its sha256 is not the one listed")
+            raise TransientHubError(
+                f"{path}: arrived damaged, its sha256 is not the one listed", "refused"
+            )
     return digest.hexdigest()

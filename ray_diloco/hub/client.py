@@ -221,8 +221,10 @@ class HubRepository:
             raise self._upload_fault(problem["error"])
         for action in actions:
             operation = operations[action["oid"]]
-            lfs_upload(operation, action, token, headers, self._door.endpoint)
             if action.get("actions"):
+                with operation.as_file() as file:
+                    operation.path_or_fileobj = file  # an open file has no progress bar
+                    lfs_upload(operation, action, token, headers, self._door.endpoint)
                 self._door.count(up=operation.upload_info.size)
 
     def _upload_fault(self, error: dict[str, Any]) -> HubError:

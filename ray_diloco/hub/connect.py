@@ -22,7 +22,7 @@ def connect(
     ``endpoint``: of the embedded hub, when the run started one. ``store``: what participants of
     one process share with `hub=memory`. ConfigError when what the kind needs is missing.
     """
-    if settings.kind is HubKind.memory:
+    if settings.kind == HubKind.memory:
         if store is None:
             raise ConfigError("hub", "memory", "participants in other processes cannot share it")
         return MemoryRepository(repo_id, branch=settings.branch, store=store)
@@ -38,7 +38,7 @@ def connect(
 def endpoint_of(settings: HubSettings, started: str | None = None) -> str:
     """The address of the hub: of the one that the run started, or as configured. ConfigError."""
     endpoint = started or settings.endpoint
-    if endpoint is None and settings.kind is HubKind.huggingface:
+    if endpoint is None and settings.kind == HubKind.huggingface:
         endpoint = HUGGINGFACE_ENDPOINT
     if endpoint is None:
         raise ConfigError("hub.endpoint", None, "the address of a hub, which was not started here")

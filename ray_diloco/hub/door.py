@@ -52,6 +52,7 @@ class HubDoor:
             with calling(
                 self.timeouts,
                 seconds=seconds or self.timeouts.total,
+                has_token=self._token is not None,
                 count_request=lambda: self.count(requests=1),
             ):
                 return call()

@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import httpx2
 from huggingface_hub import set_client_factory
-from huggingface_hub.utils import disable_progress_bars
 from huggingface_hub.utils._http import hf_request_event_hook
 
 from ray_diloco.hub.faults import Asked, fault_of_network, fault_of_status
@@ -38,10 +37,14 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of the client, which may make several requests until ``deadline`` (monotonic)."""
+    """One call of the client, which may make several requests until ``deadline`` (monotonic).
+
+    ``has_token``: a request without one then goes to a signed address.
+    """
 
     timeouts: Timeouts
     deadline: float
+    has_token: bool
     count_request: Callable[[], None]
 
     def timeout(self, asked: Asked) -> dict[str, float]:
@@ -59,10 +62,15 @@ _CALL: ContextVar[Call | None] = ContextVar("ray_diloco_hub_call", default=None)
 
 @contextlib.contextmanager
 def calling(
-    timeouts: Timeouts, *, seconds: float, count_request: Callable[[], None]
+    timeouts: Timeouts, *, seconds: float, has_token: bool, count_request: Callable[[], None]
 ) -> Iterator[None]:
     """Requests of this thread inside the block end within ``seconds``, and raise our errors."""
-    call = Call(timeouts=timeouts, deadline=time.monotonic() + seconds, count_request=count_request)
+    call = Call(
+        timeouts=timeouts,
+        deadline=time.monotonic() + seconds,
+        has_token=has_token,
+        count_request=count_request,
+    )
     before = _CALL.set(call)
     try:
         yield
@@ -82,7 +90,7 @@ class WatchedTransport(httpx2.BaseTransport):
         call = _CALL.get()
         if call is None:
             return way.handle_request(request)
-        asked = _asked(request)
+        asked = _asked(request, call)
         call.count_request()
         request.extensions["timeout"] = call.timeout(asked)
         stream = cast(httpx2.SyncByteStream, request.stream)
@@ -155,8 +163,7 @@ def make_client() -> httpx2.Client:
 
 
 def install() -> None:
-    """Put the transport under the Hub's client of this process, and keep the client silent."""
-    disable_progress_bars()
+    """Put the transport under the Hub's client of this process."""
     set_client_factory(make_client)
 
 
@@ -172,7 +179,7 @@ def _is_private_address(host: str) -> bool:
         return False
 
 
-def _asked(request: httpx2.Request) -> Asked:
+def _asked(request: httpx2.Request, call: Call) -> Asked:
     path = request.url.path
     changes = request.method == "POST" and ("/commit/" in path or "/super-squash/" in path)
     return Asked(
@@ -180,7 +187,7 @@ def _asked(request: httpx2.Request) -> Asked:
         method=request.method,
         path=path,
         changes_branch=changes,
-        signed="Authorization" not in request.headers,
+        signed=call.has_token and "Authorization" not in request.headers,
     )
 
 

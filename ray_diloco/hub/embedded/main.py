@@ -1,6 +1,7 @@
 """`ray-diloco-hub`: serve a folder as a hub until a signal comes."""
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -26,7 +27,7 @@ def main() -> None:
         ).start()
     except OSError as error:
         sys.exit(f"ray-diloco-hub: cannot serve {arguments.folder}: {error}")
-    with hub:
+    with contextlib.closing(hub):
         print(f"HF_ENDPOINT={hub.endpoint}")
         print(f"HF_TOKEN={hub.token.reveal()}", flush=True)
         signal.sigwait(signals)

@@ -1,0 +1,137 @@
+"""Within the Hub's limits: what is tried again and when, and how often commits are sent.
+
+Pieces for lanes (`yield from`): they wait by yielding, never by sleeping, so that they wait in
+virtual time as well. Whole microseconds throughout.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ray_diloco.errors import HubError, QuotaExceeded, TransientHubError
+from ray_diloco.hub.settings import HubSettings
+from ray_diloco.protocol.clock import (
+    MICROS_PER_SECOND,
+    Access,
+    Clock,
+    Effect,
+    Micros,
+    Sleep,
+    micros,
+)
+
+T = TypeVar("T")
+HOUR = Micros(3600 * MICROS_PER_SECOND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """``first`` and ``longest`` wait, ``deadline`` of all tries, ``quota_longest`` after a 429."""
+
+    first: Micros
+    longest: Micros
+    deadline: Micros
+    quota_longest: Micros
+
+
+def policy_of(settings: HubSettings) -> RetryPolicy:
+    """The policy that the settings ask for."""
+    return RetryPolicy(
+        first=micros(settings.retry_first),
+        longest=micros(settings.retry_longest),
+        deadline=micros(settings.retry_deadline),
+        quota_longest=micros(settings.quota_longest),
+    )
+
+
+def retrying(
+    call: Callable[[], T],
+    policy: RetryPolicy,
+    rng: random.Random,
+    clock: Clock,
+    *,
+    changes_branch: bool = False,
+    priority: int = 0,
+) -> Generator[Effect, Any, T]:
+    """What ``call`` gives, tried again while its error passes by itself and the deadline allows.
+
+    Raises the last error: at once when it is permanent; at once when ``call`` ``changes_branch``
+    and may have landed (outcome unknown: look before anything is sent again); and when the
+    participant was interrupted. Time that a quota asks to wait does not count to the deadline.
+    """
+    deadline = clock.now() + policy.deadline
+    for attempt in itertools.count():
+        try:
+            return (yield Access(call, priority))
+        except QuotaExceeded as error:
+            fault: HubError = error
+            wait = _quota_wait(error, policy, rng)
+            deadline += wait
+        except TransientHubError as error:
+            if changes_branch and error.outcome == "unknown":
+                raise
+            fault = error
+            wait = backoff(attempt, policy, rng)
+        if clock.now() + wait > deadline or (yield from _interrupted(wait, clock)):
+            raise fault
+    raise AssertionError("the count has no end")
+
+
+def backoff(attempt: int, policy: RetryPolicy, rng: random.Random) -> Micros:
+    """How long to wait after a failed try (0 for the first): doubles, capped, with jitter."""
+    longest = min(policy.longest, policy.first << min(attempt, 30))
+    return Micros(rng.randint(longest // 2, longest))
+
+
+def _quota_wait(error: QuotaExceeded, policy: RetryPolicy, rng: random.Random) -> Micros:
+    """What the server asked, capped, and a little more, so that not all come back at once."""
+    asked = policy.longest if error.retry_after_us is None else error.retry_after_us
+    return Micros(min(asked, policy.quota_longest) + rng.randint(0, policy.first))
+
+
+def _interrupted(wait: Micros, clock: Clock) -> Generator[Effect, Any, bool]:
+    """Wait; gives whether the wait was cut short by an interruption."""
+    begun = clock.now()
+    yield Sleep(wait)
+    return clock.now() - begun < wait // 2
+
+
+class CommitBudget:
+    """At most ``per_hour`` commits (None: any number), evenly, ``burst`` of them at once.
+
+    Two integers of state: the moment from which the budget would be whole again, and the rate.
+    """
+
+    def __init__(self, clock: Clock, per_hour: float | None, *, burst: int = 1) -> None:
+        if burst < 1:
+            raise ValueError(f"burst={burst}: at least 1 is needed")
+        self._clock = clock
+        self._burst = burst
+        self._whole_at = clock.now()
+        self._interval = 0
+        self.change(per_hour)
+
+    def change(self, per_hour: float | None) -> None:
+        """Another rate from now on; what was spent stays spent."""
+        if per_hour is not None and per_hour <= 0:
+            raise ValueError(f"per_hour={per_hour}: more than 0 is needed")
+        self._interval = 0 if per_hour is None else round(HOUR / per_hour)
+
+    def wait(self) -> Micros:
+        """How long until a commit may be sent; 0 when it may be sent now."""
+        ready_at = self._whole_at - (self._burst - 1) * self._interval
+        return Micros(max(0, ready_at - self._clock.now()))
+
+    def spend(self) -> None:
+        """A commit was sent."""
+        self._whole_at = Micros(max(self._whole_at, self._clock.now()) + self._interval)
+
+    def admitted(self) -> Generator[Effect, Any, bool]:
+        """Wait for a commit's turn and spend it; gives False when interrupted: nothing spent."""
+        wait = self.wait()
+        if wait and (yield from _interrupted(wait, self._clock)):
+            return False
+        self.spend()
+        return True

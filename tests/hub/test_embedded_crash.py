@@ -1,0 +1,137 @@
+"""A hub that was killed has lost nothing that it said yes to, and shows nothing half-written."""
+
+import contextlib
+import hashlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ray_diloco.errors import ContentError, HubError
+from ray_diloco.hub.client import HubRepository
+from ray_diloco.hub.embedded.journal import Journal, encode, read_journal
+from ray_diloco.hub.embedded.server import EmbeddedHub
+from ray_diloco.hub.entrance import ensure_repository
+from ray_diloco.hub.repository import Addition
+from ray_diloco.hub.secret import Secret
+
+PROGRAM = "from ray_diloco.hub.embedded.main import main; main()"
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", str, Secret]]:
+    """A process of `ray-diloco-hub`, its endpoint and token; killed at the end if it still runs."""
+    arguments = ["--folder", str(folder / "hub"), "--token-file", str(folder / "token")]
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            endpoint = process.stdout.readline().strip().removeprefix("HF_ENDPOINT=")
+            token = process.stdout.readline().strip().removeprefix("HF_TOKEN=")
+            yield process, endpoint, Secret(token)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def test_sigkill_loses_no_commit_and_shows_no_half_of_one(tmp_path: Path) -> None:
+    landed: list[int] = []
+    with serving(tmp_path) as (process, endpoint, token):
+        repo_id = ensure_repository(endpoint=endpoint, token=token, repo_id="local/run")
+        repository = HubRepository(endpoint=endpoint, token=token, repo_id=repo_id)
+        enough = threading.Event()
+
+        def write() -> None:
+            with contextlib.suppress(HubError):
+                for number in range(10_000):
+                    repository.commit(f"{number}", additions=additions(number))
+                    landed.append(number)
+                    if number == 20:
+                        enough.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert enough.wait(30)
+        process.kill()
+        writer.join()
+    tear(tmp_path / "hub" / "repositories" / "local" / "run.journal")
+    with serving(tmp_path) as (process, endpoint, again):
+        assert again == token
+        repository = HubRepository(endpoint=endpoint, token=token, repo_id=repo_id)
+        commit = repository.head_commit()
+        entries = repository.list_files("", commit=commit)
+        shown = {int(entry.path.split("/")[0]) for entry in entries}
+        assert set(landed) <= shown <= {*landed, len(landed)}
+        assert len(entries) == 2 * len(shown)
+        for entry in entries[-4:]:
+            repository.fetch(
+                entry.path,
+                commit=commit,
+                destination=tmp_path / "x",
+                size=entry.size,
+                sha256=entry.sha256,
+            )
+        assert repository.commit("after", additions=additions(-1)) != commit
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def additions(number: int) -> list[Addition]:
+    content = hashlib.sha256(b"%d" % number).digest() * 100
+    return [
+        Addition(path=f"{number}/x.safetensors", source=content),
+        Addition(path=f"{number}/x.json", source=content[:10]),
+    ]
+
+
+def tear(journal: Path) -> None:
+    """What a write leaves that the machine did not finish."""
+    with journal.open("ab") as file:
+        file.write(encode({"kind": "commit", "branch": "main"})[:17])
+
+
+def test_a_torn_tail_is_cut_and_the_journal_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "x.journal"
+    journal = Journal(path)
+    journal.append({"kind": "one"})
+    journal.close()
+    for torn in (b"0", encode({"kind": "two"})[:-1], b"00000000 {}\n"):
+        with path.open("ab") as file:
+            file.write(torn)
+        assert read_journal(path) == [{"kind": "one"}]
+    journal = Journal(path)
+    journal.append({"kind": "two"})
+    journal.close()
+    assert [record["kind"] for record in read_journal(path)] == ["one", "two"]
+
+
+def test_a_journal_damaged_in_the_middle_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.journal"
+    content = b"00000000 {}\n" + encode({"kind": "two"})
+    path.write_bytes(content)
+    with pytest.raises(ContentError, match="damaged"):
+        read_journal(path)
+    assert path.read_bytes() == content
+
+
+def test_history_branches_tags_and_privacy_are_there_after_a_restart(tmp_path: Path) -> None:
+    with EmbeddedHub(tmp_path) as hub:
+        repo_id = ensure_repository(endpoint=hub.endpoint, token=hub.token, repo_id="local/run")
+        repository = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
+        repository.commit("one", additions=additions(1))
+        repository.squash("squash")
+        commit = repository.commit("two", additions=additions(2), deletions=["1/x.json"])
+    with EmbeddedHub(tmp_path) as hub:
+        repository = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
+        assert repository.head_commit() == commit
+        assert [entry.path for entry in repository.list_files("", commit=commit)] == [
+            "1/x.safetensors",
+            "2/x.json",
+            "2/x.safetensors",
+        ]
+        ensure_repository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)

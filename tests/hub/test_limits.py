@@ -1,0 +1,159 @@
+"""What is tried again, for how long, and how often commits are sent."""
+
+import random
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from ray_diloco.errors import PermanentHubError, QuotaExceeded, TransientHubError
+from ray_diloco.hub.limits import HOUR, CommitBudget, RetryPolicy, backoff, policy_of, retrying
+from ray_diloco.hub.settings import HubSettings
+from ray_diloco.protocol.clock import Access, Effect, Micros, Sleep, micros
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.time = 0
+
+    def now(self) -> Micros:
+        return Micros(self.time)
+
+    def utc(self) -> str:
+        return "2030-01-01T00:00:00.000000+00:00"
+
+
+def drive(
+    lane: Generator[Effect, Any, Any], clock: HandClock, *, interrupted: bool = False
+) -> tuple[Any, list[int]]:
+    """Run a lane to its end in no time; gives what it returned and how long it slept."""
+    slept: list[int] = []
+    try:
+        effect = next(lane)
+        while True:
+            match effect:
+                case Sleep(duration):
+                    slept.append(duration)
+                    clock.time += 0 if interrupted else duration
+                    effect = lane.send(None)
+                case Access(call):
+                    try:
+                        answer = call()
+                    except Exception as error:
+                        effect = lane.throw(error)
+                    else:
+                        effect = lane.send(answer)
+                case _:
+                    raise AssertionError(effect)
+    except StopIteration as end:
+        return end.value, slept
+
+
+def failing(*errors: Exception) -> Callable[[], str]:
+    left = list(errors)
+
+    def call() -> str:
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return call
+
+
+POLICY = RetryPolicy(
+    first=micros(1), longest=micros(8), deadline=micros(60), quota_longest=micros(600)
+)
+
+
+def attempt(call: Callable[[], str], **options: Any) -> tuple[Any, list[int]]:
+    clock = HandClock()
+    interrupted = options.pop("interrupted", False)
+    lane = retrying(call, POLICY, random.Random(1), clock, **options)
+    return drive(lane, clock, interrupted=interrupted)
+
+
+def test_a_passing_fault_is_tried_again_with_growing_waits() -> None:
+    answer, slept = attempt(failing(*[TransientHubError("busy", "refused")] * 3))
+    assert answer == "done"
+    assert [micros(0.5) <= slept[0] <= micros(1), len(slept)] == [True, 3]
+    assert micros(2) <= slept[2] <= micros(4)
+
+
+def test_a_permanent_fault_is_not_tried_again() -> None:
+    with pytest.raises(PermanentHubError):
+        attempt(failing(PermanentHubError("401"), AssertionError("asked twice")))
+
+
+def test_a_commit_that_may_have_landed_is_not_sent_again() -> None:
+    call = failing(TransientHubError("reset", "unknown"), AssertionError("sent twice"))
+    with pytest.raises(TransientHubError):
+        attempt(call, changes_branch=True)
+
+
+def test_a_read_is_tried_again_whatever_its_outcome() -> None:
+    assert attempt(failing(TransientHubError("reset", "unknown")))[0] == "done"
+
+
+def test_the_deadline_ends_the_tries() -> None:
+    with pytest.raises(TransientHubError):
+        attempt(failing(*[TransientHubError("busy", "refused")] * 100))
+
+
+def test_a_quota_waits_what_the_hub_says_and_not_more_than_the_cap() -> None:
+    _, slept = attempt(failing(QuotaExceeded("429", micros(90))))
+    assert micros(90) <= slept[0] <= micros(91)
+    _, slept = attempt(failing(QuotaExceeded("429", micros(10**6))))
+    assert micros(600) <= slept[0] <= micros(601)
+
+
+def test_an_interrupted_wait_ends_the_tries() -> None:
+    with pytest.raises(TransientHubError):
+        attempt(failing(*[TransientHubError("busy", "refused")] * 2), interrupted=True)
+
+
+def test_waits_are_capped_however_many_tries_there_were() -> None:
+    assert backoff(10_000, POLICY, random.Random(1)) <= POLICY.longest
+
+
+def test_the_settings_are_the_policy_in_microseconds() -> None:
+    policy = policy_of(HubSettings(retry_deadline=2.5))
+    assert policy.deadline == 2_500_000
+
+
+def test_a_budget_spreads_commits_evenly_after_a_burst() -> None:
+    clock = HandClock()
+    budget = CommitBudget(clock, 100, burst=2)
+    slept: list[int] = []
+    for _ in range(4):
+        admitted, waits = drive(budget.admitted(), clock)
+        assert admitted
+        slept += waits
+    assert slept == [micros(36), micros(36)]
+
+
+def test_a_budget_admits_no_more_than_its_rate_plus_the_burst_in_an_hour() -> None:
+    clock = HandClock()
+    budget = CommitBudget(clock, 7, burst=3)
+    commits = 0
+    while True:
+        drive(budget.admitted(), clock)
+        if clock.now() >= HOUR:
+            break
+        commits += 1
+    assert commits <= 7 + 3
+
+
+def test_an_interrupted_wait_spends_nothing() -> None:
+    clock = HandClock()
+    budget = CommitBudget(clock, 100)
+    budget.spend()
+    before = budget.wait()
+    assert drive(budget.admitted(), clock, interrupted=True)[0] is False
+    assert budget.wait() == before
+
+
+def test_no_rate_is_no_limit() -> None:
+    budget = CommitBudget(HandClock(), None)
+    for _ in range(1000):
+        budget.spend()
+    assert budget.wait() == 0

@@ -82,7 +82,8 @@ class Idle:
 
     In virtual time it jumps over looks that would find nothing: it lasts whole multiples of
     ``interval``, up to the first that comes after an access that writes, of any participant, later
-    than this lane's latest look (`Access` with ``writes=False``; before any, it is a `Sleep`).
+    than the latest look (`Access` with ``writes=False``) of this lane, or of the one before it of
+    the same name. Before any look it is a `Sleep`.
     With nobody left who could write, and no ``until``, it never ends: a standstill.
     """
 

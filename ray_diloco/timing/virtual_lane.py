@@ -15,8 +15,8 @@ class VirtualLane:
     """``due``: when it goes on of its own accord; None: only when its watch fires.
 
     ``watch``: set while it idles; ``next_tick``: no tick before it can matter. ``seen``: how many
-    writes of all participants lie before its latest look; None before its first. ``value`` or
-    ``error`` is what the generator gets next.
+    writes of all participants lie before its name's latest look; None before the first.
+    ``value`` or ``error`` is what the generator gets next.
     """
 
     name: str

@@ -58,6 +58,7 @@ class VirtualPort:
         self._step_ends: Micros | None = None
         self._lanes: dict[str, VirtualLane] = {}
         self._finished: list[LaneOutcome] = []
+        self._seen: dict[str, int] = {}
         self._memos: dict[str, tuple[int, Any]] = {}
         self._interrupted = False
         self._wait_ends = False
@@ -94,7 +95,8 @@ class VirtualPort:
             raise RuntimeError(f"lane {name!r} is still running")
         self._thread = threading.get_ident()
         self._keep_promise(name)
-        self._lanes[name] = VirtualLane(name, next(self._orders), lane, self._now)
+        order, seen = next(self._orders), self._seen.get(name)
+        self._lanes[name] = VirtualLane(name, order, lane, self._now, seen=seen)
 
     def _keep_promise(self, name: str) -> None:
         promised, _ = self._promised
@@ -236,7 +238,7 @@ class VirtualPort:
 
     def _call(self, lane: VirtualLane, access: Access, grant: Grant) -> None:
         if not access.writes:
-            lane.seen = grant.writes
+            lane.seen = self._seen[lane.name] = grant.writes
         if access.memo is None:
             lane.perform(access.call)
             return

@@ -192,3 +192,8 @@ class WallPort:
     def _pause(self, duration: Micros) -> None:
         if duration > 0:
             self._interrupted.wait(duration / MICROS_PER_SECOND)
+
+
+def start_of_run() -> float:
+    """This moment in Unix seconds, to be handed to all participants as ``started_at``."""
+    return time.time()

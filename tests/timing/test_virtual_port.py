@@ -181,3 +181,18 @@ def test_after_step_needs_a_step():
     _, port = alone()
     with pytest.raises(RuntimeError, match="without before_step"):
         port.after_step()
+
+
+def test_an_idle_lane_goes_on_from_the_latest_look_of_the_one_before_it():
+    clock, port = alone()
+    port.start("round", iter_lane(Access(lambda: None, writes=False)))
+    port.wait()
+    port.collect()
+    port.start("round", iter_lane(Idle(SECOND, until=micros(7.5))))
+    port.start("write", iter_lane(Sleep(micros(4.5)), Access(lambda: None)))
+    port.wait()
+    port.wait()
+    assert [(o.name, o.finished_at) for o in port.collect()] == [("write", micros(4.5))]
+    port.wait()
+    assert [(o.name, o.finished_at) for o in port.collect()] == [("round", micros(5))]
+    assert clock.accesses == 2

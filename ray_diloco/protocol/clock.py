@@ -64,14 +64,15 @@ class Access:
     In virtual time accesses of all participants are totally ordered by (time, priority, participant
     id): the only points where they see each other. A lower ``priority`` goes first at equal time.
 
-    ``writes``: others may see something new afterwards; False for a mere lookup, which then ends
-    nobody's `Idle`. ``memo``: in virtual time, an access of this participant under the same memo
-    gives what the last one gave, without a call, when nobody's access that writes came in between.
+    ``kind``: after a ``write`` others may see something new (the safe answer). A ``look`` asks what
+    the newest state is, a ``read`` anything else (a pinned file, a blob that is staged). ``memo``:
+    in virtual time, an access of this participant under the same memo gives what the last one gave,
+    without a call, when there was no write in between.
     """
 
     call: Callable[[], Any]
     priority: int = 0
-    writes: bool = True
+    kind: Literal["write", "look", "read"] = "write"
     memo: str | None = None
 
 
@@ -81,9 +82,9 @@ class Idle:
     Gives None. Ends early, also with None, when the port is interrupted.
 
     In virtual time it jumps over looks that would find nothing: it lasts whole multiples of
-    ``interval``, up to the first that comes after an access that writes, of any participant, later
-    than the latest look (`Access` with ``writes=False``) of this lane, or of the one before it of
-    the same name. Before any look it is a `Sleep`.
+    ``interval``, up to the first that comes after a write, of any participant, later than the
+    latest look that gave something, of this lane or of the one before it of the same name. Before
+    any look it is a `Sleep`.
     With nobody left who could write, and no ``until``, it never ends: a standstill.
     """
 

@@ -237,16 +237,17 @@ class VirtualPort:
                 lane.due = now
 
     def _call(self, lane: VirtualLane, access: Access, grant: Grant) -> None:
-        if not access.writes:
-            lane.seen = self._seen[lane.name] = grant.writes
-        if access.memo is None:
+        writes, value = self._memos.get(access.memo or "", (-1, None))
+        if access.memo is not None and writes == grant.writes:
+            lane.value = value
+        else:
             lane.perform(access.call)
+        if lane.error is not None:
             return
-        writes, lane.value = self._memos.get(access.memo, (-1, None))
-        if writes != grant.writes:
-            lane.perform(access.call)
-            if lane.error is None:
-                self._memos[access.memo] = (grant.writes, lane.value)
+        if access.kind == "look":
+            lane.seen = self._seen[lane.name] = grant.writes
+        if access.memo is not None:
+            self._memos[access.memo] = (grant.writes, lane.value)
 
     def _wake_all(self) -> None:
         """Ends every pause, but not before what was promised."""
@@ -275,7 +276,7 @@ class VirtualPort:
         watches = tuple(other.watch for other in idle if other.watch is not None)
         access = None if lane is None else lane.access
         if lane is not None and access is not None:
-            ask = Ask("access", lane.name, access.priority, access.writes)
+            ask = Ask("access", lane.name, access.priority, access.kind == "write")
         else:
             ask = Ask("rest", "/".join(other.name for other in idle) or "time")
         grant = self._turns.ask(self._claim(limit, watches, ask))

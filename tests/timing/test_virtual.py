@@ -74,13 +74,13 @@ class HandComputed:
         return {**self.seen, "commits": self.commits, "trace": self.clock.trace_hash()}
 
     def upload(self, port):
-        self.seen["looked"] = yield Access(self.clock.now, writes=False)
+        self.seen["looked"] = yield Access(self.clock.now, kind="look")
         yield Transfer("up", 1_000_000)
         yield Access(lambda: self.commits.append(self.clock.now()))
         return port.now()
 
     def poll(self, port):
-        while not (yield Access(lambda: list(self.commits), writes=False)):
+        while not (yield Access(lambda: list(self.commits), kind="look")):
             self.seen["looks"] += 1
             yield Idle(micros(0.5))
         self.seen["found"] = port.now()
@@ -140,7 +140,7 @@ def test_a_standstill_names_who_waits_for_what():
     clock = VirtualClock(["a", "b"])
 
     def poll():
-        yield Access(lambda: None, writes=False)
+        yield Access(lambda: None, kind="look")
         yield Idle(SECOND)
 
     def node_a():
@@ -160,7 +160,7 @@ def test_idle_ends_at_its_end_without_any_write():
     clock, port = alone()
 
     def poll():
-        yield Access(lambda: None, writes=False)
+        yield Access(lambda: None, kind="look")
         yield Idle(SECOND, until=micros(3.5))
 
     port.start("poll", poll())
@@ -187,7 +187,7 @@ def test_lookups_do_not_end_an_idle_poll_and_a_memo_spares_the_call():
     def looks(port):
         found = []
         for _ in range(4):
-            found.append((yield Access(look, writes=False, memo="head")))
+            found.append((yield Access(look, kind="look", memo="head")))
             yield Sleep(SECOND)
         return found
 
@@ -241,12 +241,13 @@ def test_the_header_is_part_of_the_trace_hash():
     assert VirtualClock([], header="threads=1").trace_hash() != VirtualClock([]).trace_hash()
 
 
-def test_a_write_of_its_own_does_not_hide_from_an_idle_lane_what_it_has_not_looked_at():
+def test_neither_reads_nor_writes_of_its_own_hide_from_an_idle_lane_what_it_has_not_looked_at():
     clock = VirtualClock(["a", "b"])
 
     def rounds(port):
-        yield Access(lambda: None, writes=False)
+        yield Access(lambda: None, kind="look")
         yield Compute(micros(2))
+        yield Access(lambda: None, kind="read")
         yield Access(lambda: None)
         yield Idle(SECOND)
         return port.now()

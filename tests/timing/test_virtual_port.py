@@ -185,7 +185,7 @@ def test_after_step_needs_a_step():
 
 def test_an_idle_lane_goes_on_from_the_latest_look_of_the_one_before_it():
     clock, port = alone()
-    port.start("round", iter_lane(Access(lambda: None, writes=False)))
+    port.start("round", iter_lane(Access(lambda: None, kind="look")))
     port.wait()
     port.collect()
     port.start("round", iter_lane(Idle(SECOND, until=micros(7.5))))

@@ -53,7 +53,7 @@ class Exchange:
         yield Access(lambda: self.commit(name, number, value))
 
     def poll(self, known):
-        version, total = yield Access(lambda: self.total, writes=False, memo="head")
+        version, total = yield Access(lambda: self.total, kind="look", memo="head")
         if version > known:
             yield Transfer("down", 20_000)
             return version, total
@@ -61,7 +61,7 @@ class Exchange:
 
     def rounds(self):
         while True:
-            left, found = yield Access(lambda: (self.left, len(self.deltas)), writes=False)
+            left, found = yield Access(lambda: (self.left, len(self.deltas)), kind="look")
             if found:
                 yield Compute(micros(0.2), lambda: NEVER.wait(0.0002))
                 yield Access(self.merge, priority=-1)

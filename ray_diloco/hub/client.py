@@ -29,7 +29,7 @@ from ray_diloco.errors import (
     TransientHubError,
 )
 from ray_diloco.hub.arrival import receive
-from ray_diloco.hub.digest import CHUNK_BYTES, is_large
+from ray_diloco.hub.digest import is_large
 from ray_diloco.hub.door import HubDoor
 from ray_diloco.hub.faults import Asked, fault_of_status
 from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Traffic
@@ -259,7 +259,7 @@ class HubRepository:
 
         def download() -> T:
             with get_session().stream("GET", url, headers=headers) as response:
-                return consume(self._counted(response.iter_bytes(CHUNK_BYTES)))
+                return consume(self._counted(response.iter_bytes()))
 
         return self._door.ask(download, seconds=seconds)
 

@@ -8,8 +8,10 @@ import os
 from huggingface_hub import CommitOperationAdd, get_token
 
 from ray_diloco.errors import ConfigError, PermanentHubError, RepositoryMissing, RevisionMissing
+from ray_diloco.hub.connect import timeouts_of
 from ray_diloco.hub.door import HubDoor
 from ray_diloco.hub.secret import Secret
+from ray_diloco.hub.settings import HubSettings
 from ray_diloco.hub.transport import Timeouts
 
 
@@ -21,6 +23,33 @@ def find_token() -> Secret:
             "no token for huggingface.co: set HF_TOKEN or log in with `hf auth login`"
         )
     return Secret(token.strip())
+
+
+def enter(settings: HubSettings, *, endpoint: str, token: Secret, repo_id: str, make: bool) -> str:
+    """All questions at once: token, repository (made if ``make``), privacy, permission to write.
+
+    Gives the full name of the repository. PermanentHubError or ConfigError with the first no.
+    """
+    timeouts = timeouts_of(settings)
+    owner = who_is(endpoint=endpoint, token=token, timeouts=timeouts)
+    repo_id = repo_id if "/" in repo_id else f"{owner}/{repo_id}"
+    ask = ensure_repository if make else require_repository
+    ask(
+        endpoint=endpoint,
+        token=token,
+        repo_id=repo_id,
+        branch=settings.branch,
+        allow_public=settings.allow_public,
+        timeouts=timeouts,
+    )
+    check_write_permission(
+        endpoint=endpoint,
+        token=token,
+        repo_id=repo_id,
+        branch=settings.branch,
+        timeouts=timeouts,
+    )
+    return repo_id
 
 
 def who_is(*, endpoint: str, token: Secret, timeouts: Timeouts | None = None) -> str:

@@ -16,8 +16,10 @@ from ray_diloco.hub.client import HubRepository
 from ray_diloco.hub.embedded.journal import Journal, encode, read_journal
 from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.entrance import ensure_repository
+from ray_diloco.hub.memory import MemoryRepository
 from ray_diloco.hub.repository import Addition
 from ray_diloco.hub.secret import Secret
+from ray_diloco.protocol.clock import Micros
 
 PROGRAM = "from ray_diloco.hub.embedded.main import main; main()"
 
@@ -93,6 +95,33 @@ def tear(journal: Path) -> None:
     """What a write leaves that the machine did not finish."""
     with journal.open("ab") as file:
         file.write(encode({"kind": "commit", "branch": "main"})[:17])
+
+
+def test_a_folder_is_served_by_one_hub_at_a_time(tmp_path: Path) -> None:
+    with EmbeddedHub(tmp_path), pytest.raises(OSError, match="another hub"):
+        EmbeddedHub(tmp_path)
+    with EmbeddedHub(tmp_path):
+        pass
+
+
+def test_equal_histories_have_equal_commits_in_memory_and_on_the_hub(tmp_path: Path) -> None:
+    with EmbeddedHub(tmp_path, clock=StillClock()) as hub:
+        repo_id = ensure_repository(endpoint=hub.endpoint, token=hub.token, repo_id="local/run")
+        served = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
+        kept = MemoryRepository(clock=StillClock())
+        for repository in (served, kept):
+            repository.commit("one", additions=additions(1))
+            repository.commit("two", additions=additions(2), deletions=["1/x.json"])
+        assert served.head_commit() == kept.head_commit()
+        assert served.squash("squash") == kept.squash("squash")
+
+
+class StillClock:
+    def now(self) -> Micros:
+        return Micros(0)
+
+    def utc(self) -> str:
+        return "2030-01-01T00:00:00.000000+00:00"
 
 
 def test_a_torn_tail_is_cut_and_the_journal_goes_on(tmp_path: Path) -> None:

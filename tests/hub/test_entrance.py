@@ -15,6 +15,7 @@ from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.entrance import (
     check_write_permission,
     ensure_repository,
+    enter,
     find_token,
     require_repository,
     who_is,
@@ -45,10 +46,10 @@ def test_a_repository_is_made_private_and_found_again(hub: EmbeddedHub) -> None:
 def test_a_public_repository_is_refused_unless_it_is_meant(hub: EmbeddedHub) -> None:
     api = HfApi(endpoint=hub.endpoint, token=hub.token.reveal())
     api.create_repo("local/public", private=False)
-    for enter in (ensure_repository, require_repository):
+    for ask in (ensure_repository, require_repository):
         with pytest.raises(ConfigError, match="allow_public"):
-            enter(endpoint=hub.endpoint, token=hub.token, repo_id="local/public")
-        enter(endpoint=hub.endpoint, token=hub.token, repo_id="local/public", allow_public=True)
+            ask(endpoint=hub.endpoint, token=hub.token, repo_id="local/public")
+        ask(endpoint=hub.endpoint, token=hub.token, repo_id="local/public", allow_public=True)
 
 
 def test_a_branch_of_its_own_is_made(hub: EmbeddedHub) -> None:
@@ -96,6 +97,19 @@ def test_write_permission_is_asked_for_without_a_commit(hub: EmbeddedHub) -> Non
     with pytest.raises(PermanentHubError, match="permission"):
         check_write_permission(endpoint=hub.endpoint, token=READER, repo_id=repo_id)
     assert repository.head_commit() == before
+
+
+def test_all_questions_are_asked_at_once(hub: EmbeddedHub) -> None:
+    settings = HubSettings()
+    with pytest.raises(ConfigError, match="repo_id"):
+        enter(settings, endpoint=hub.endpoint, token=hub.token, repo_id="all", make=False)
+    for make in (True, False):
+        assert (
+            enter(settings, endpoint=hub.endpoint, token=hub.token, repo_id="all", make=make)
+            == "local/all"
+        )
+    with pytest.raises(PermanentHubError, match="permission"):
+        enter(settings, endpoint=hub.endpoint, token=READER, repo_id="all", make=False)
 
 
 def test_without_a_token_the_users_own_is_not_used(

@@ -1,6 +1,9 @@
 """The embedded hub at work: the application, its socket and event loop in a thread of its own."""
 
 import asyncio
+import errno
+import fcntl
+import os
 import secrets
 import threading
 from datetime import UTC, datetime
@@ -34,8 +37,24 @@ class SystemClock:
         return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
+def lock_folder(folder: Path) -> int:
+    """A descriptor that holds the folder until it is closed, or the process ends.
+
+    OSError when another process serves it: two of them would tear each other's journals.
+    """
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise OSError(errno.EBUSY, "another hub serves this folder", str(folder)) from None
+    return handle
+
+
 class EmbeddedHub:
     """A hub that serves a folder over HTTP. What it has said yes to survives SIGKILL.
+
+    OSError when the folder cannot be used or another hub serves it.
 
     ``token``: random when None. ``reader``: a second token that may only read. ``clock`` dates
     commits and counts the quota. ``upload_seconds``: life of an upload address, and of a blob that
@@ -62,6 +81,7 @@ class EmbeddedHub:
         clock = clock or SystemClock()
         rules = rules or Rules()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = lock_folder(folder)
         self._state = HubState(
             catalog=Catalog(folder, clock=clock, spared_seconds=upload_seconds),
             token=self.token,
@@ -110,6 +130,7 @@ class EmbeddedHub:
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
         self._state.catalog.close()
+        os.close(self._lock)
 
     def __enter__(self) -> "EmbeddedHub":
         return self.start()

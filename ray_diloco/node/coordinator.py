@@ -178,10 +178,13 @@ class Coordinator:
         All zero: its steps stay unsent. Not finite: start over from the newest global.
         """
         job, self.job = self.job, None
-        if job is not None and job.after_install:
-            self._take_back(job)
+        replaced = job if job is not None and job.after_install else None
         if verdict == "zero":
+            if replaced is not None:
+                self._take_back(replaced)
             return [Record("delta_empty", {"local_step": self.local_step})]
+        if replaced is not None:
+            self.tally.dropped = self.tally.dropped.union(replaced.work.steps)
         self._bad_in_a_row += 1
         self._recovering = True
         self._next_poll = Micros(0)

@@ -532,11 +532,18 @@ def bad_boundary(coordinator: Coordinator) -> list[Action]:
     return actions
 
 
-@pytest.mark.parametrize("verdict", ["zero", "not finite"])
-def test_a_delta_found_bad_after_an_installation_loses_no_step_uncounted(verdict: Any):
+def test_steps_of_a_zero_delta_that_an_installation_replaced_go_out_later():
     coordinator = installed_over_a_job("replace")
-    coordinator.spoiled(verdict)
+    coordinator.spoiled("zero")
     assert coordinator.unsent.steps == steps(1, 2)
+    assert coordinator.tally.dropped == NO_STEPS
+
+
+def test_steps_of_a_bad_delta_that_an_installation_replaced_count_as_dropped():
+    coordinator = installed_over_a_job("replace")
+    coordinator.spoiled("not finite")
+    assert coordinator.unsent.steps == NO_STEPS
+    assert coordinator.tally.dropped == steps(1, 2)
 
 
 # -- polls -----------------------------------------------------------------------------------------

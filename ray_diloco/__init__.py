@@ -1,1 +1,1 @@
-"""Asynchronous DiLoCo training with nothing between the nodes but a Hugging Face model repository."""
+"""Asynchronous DiLoCo training with nothing between the nodes but a Hugging Face repository."""

@@ -8,7 +8,7 @@ import itertools
 import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ray_diloco.errors import HubError, QuotaExceeded, TransientHubError
 from ray_diloco.hub.settings import HubSettings
@@ -23,6 +23,7 @@ from ray_diloco.protocol.clock import (
 )
 
 T = TypeVar("T")
+Kind = Literal["write", "look", "read"]
 HOUR = Micros(3600 * MICROS_PER_SECOND)
 
 
@@ -52,30 +53,32 @@ def retrying(
     rng: random.Random,
     clock: Clock,
     *,
-    changes_branch: bool = False,
-    priority: int = 0,
+    kind: Kind = "read",
+    memo: str | None = None,
 ) -> Generator[Effect, Any, T]:
     """What ``call`` gives, tried again while its error passes by itself and the deadline allows.
 
-    Raises the last error: at once when it is permanent; at once when ``call`` ``changes_branch``
-    and may have landed (outcome unknown: look before anything is sent again); and when the
-    participant was interrupted. Time that a quota asks to wait does not count to the deadline.
+    ``kind`` and ``memo`` are those of `Access`. Raises the last error: at once when it is
+    permanent, and at once when a ``write`` may have landed (outcome unknown: look before anything
+    is sent again). Time that a quota asks to wait does not count to the deadline. An interruption
+    only brings the next try forward.
     """
     deadline = clock.now() + policy.deadline
     for attempt in itertools.count():
         try:
-            return (yield Access(call, priority))
+            return (yield Access(call, kind=kind, memo=memo))
         except QuotaExceeded as error:
             fault: HubError = error
             wait = _quota_wait(error, policy, rng)
             deadline += wait
         except TransientHubError as error:
-            if changes_branch and error.outcome == "unknown":
+            if kind == "write" and error.outcome == "unknown":
                 raise
             fault = error
             wait = backoff(attempt, policy, rng)
-        if clock.now() + wait > deadline or (yield from _interrupted(wait, clock)):
+        if clock.now() + wait > deadline:
             raise fault
+        yield Sleep(wait)
     raise AssertionError("the count has no end")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from ray_diloco.errors import QuotaExceeded
-from ray_diloco.hub.limits import RetryPolicy, backoff, retrying
+from ray_diloco.hub.limits import Kind, RetryPolicy, backoff, retrying
 from ray_diloco.protocol.clock import Clock, Effect, Micros
 
 T = TypeVar("T")
@@ -19,9 +19,13 @@ class Retry:
         self._rng = rng
         self._clock = clock
 
-    def asking(self, call: Callable[[], T]) -> Generator[Effect, None, T]:
-        """A call that may be repeated, for a lane: passing faults are waited out, others raised."""
-        return retrying(call, self._policy, self._rng, self._clock)
+    def asking(
+        self, call: Callable[[], T], *, kind: Kind = "read", memo: str | None = None
+    ) -> Generator[Effect, None, T]:
+        """A call that may be repeated, for a lane: passing faults are waited out, others raised.
+        ``kind`` and ``memo``: see `Access`.
+        """
+        return retrying(call, self._policy, self._rng, self._clock, kind=kind, memo=memo)
 
     def delay(self, attempt: int) -> Micros:
         """How long to wait after a failed commit (0 for the first)."""

@@ -1,5 +1,7 @@
 """From a plan to a master, in the process that will run it."""
 
+from dataclasses import dataclass
+
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.limits import policy_of
 from ray_diloco.hub.memory import MemoryStore
@@ -10,20 +12,46 @@ from ray_diloco.master.plan import MasterPlan
 from ray_diloco.protocol.clock import Port
 from ray_diloco.protocol.run import Recorder
 from ray_diloco.protocol.seeds import seeded
+from ray_diloco.tensors.dtypes import State
 from ray_diloco.tensors.schema import StateSchema
 from ray_diloco.workload.data import build_data, evaluation_batches
 from ray_diloco.workload.devices import resolve_device
 from ray_diloco.workload.models import build_model
 
 
-def build_master(
-    plan: MasterPlan, *, port: Port, record: Recorder, store: MemoryStore | None = None
-) -> Master:
-    """``store``: what the participants of one process share with `hub=memory`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The slow part of building a master, done before the run's time starts."""
+
+    initial: State
+    schema: StateSchema
+    evaluator: Evaluator | None
+
+
+def prepare_master(plan: MasterPlan) -> Prepared:
+    """Draw the model, read the held-out data."""
     model = build_model(plan.model, seed=plan.run.seed)
     plan.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
     batches = evaluation_batches(build_data(plan.data), plan.data)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    schema = StateSchema.of(model)
+    on_device = model.to(resolve_device(plan.device))
+    return Prepared(
+        initial=initial,
+        schema=schema,
+        evaluator=Evaluator(on_device, batches) if batches else None,
+    )
+
+
+def build_master(
+    plan: MasterPlan,
+    prepared: Prepared,
+    *,
+    port: Port,
+    record: Recorder,
+    store: MemoryStore | None = None,
+) -> Master:
+    """``store``: what the participants of one process share with `hub=memory`."""
     repository = connect(
         plan.hub, repo_id=plan.repo_id, endpoint=plan.endpoint, token=plan.token, store=store
     )
@@ -34,9 +62,9 @@ def build_master(
         settings=plan.diloco,
         expected=plan.expected,
         resume=plan.resume,
-        initial=initial,
-        schema=StateSchema.of(model),
-        evaluator=Evaluator(model.to(resolve_device(plan.device)), batches) if batches else None,
+        initial=prepared.initial,
+        schema=prepared.schema,
+        evaluator=prepared.evaluator,
         repository=repository,
         retry=Retry(policy_of(plan.hub), seeded(plan.run.seed, plan.master_id, "retry"), port),
         port=port,

@@ -91,6 +91,7 @@ class Master:
         self._next: _Unevaluated | None = None
         self._evaluating: _Unevaluated | None = None
         self._stop_asked: str | None = None
+        self._lost: set[str] = set()
 
     # -- from other threads ------------------------------------------------------------------------
 
@@ -99,8 +100,12 @@ class Master:
         self._stop_asked = self._stop_asked or reason
         self._port.interrupt()
 
-    def nudge(self) -> None:
-        """Look now rather than at the next poll: a node has just ended."""
+    def ended(self, node_id: str, *, failed: bool) -> None:
+        """This node's process has ended: look now rather than at the next poll. One that failed
+        can say no more, so it is not waited for.
+        """
+        if failed:
+            self._lost.add(node_id)
         self._port.interrupt()
 
     def status(self) -> MasterStatus:
@@ -192,6 +197,8 @@ class Master:
         poll = self._settings.poll_interval
         interval = poll if self._stop_asked is None else min(poll, CLOSING_POLL)
         yield Idle(micros(interval), until=loop.next_silence())
+        for node_id in tuple(self._lost):
+            loop.forget(node_id)
         return (yield from rounds.round())
 
     # -- evaluation --------------------------------------------------------------------------------

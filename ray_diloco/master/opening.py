@@ -93,7 +93,7 @@ def open_run(
 
     ForeignRunError when what it holds is not ours to lead, GlobalError when it is of another model.
     """
-    commit = yield from retry.asking(repository.head_commit)
+    commit = yield from retry.asking(repository.head_commit, kind="look")
     card = yield from read_card(repository, retry, commit)
     if card is not None:
         check_same_run(card, run, repo_id=repository.repo_id, resume=resume)

@@ -91,6 +91,7 @@ class OuterLoop:
         self._claims: dict[str, NodeCard] = {}
         self._claims_read: dict[Key, bool] = {}
         self._moved_at: dict[str, Micros] = dict.fromkeys(expected, now)
+        self._gone: set[str] = set()
         self._globals: dict[str, FileEntry] = {}
         self.closed = False
 
@@ -240,6 +241,10 @@ class OuterLoop:
             for node_id, moved in self._moved_at.items()
         )
 
+    def forget(self, node_id: str) -> None:
+        """Whoever runs this node knows that it has ended, well or not: do not wait for it."""
+        self._gone.add(node_id)
+
     def next_silence(self) -> Micros | None:
         """When the first node that is not done counts as gone, unless it moves before; None when
         all are done.
@@ -255,7 +260,7 @@ class OuterLoop:
 
     def _is_done(self, node_id: str) -> bool:
         claim = self._claims.get(node_id)
-        return claim is not None and claim.state == "done"
+        return node_id in self._gone or (claim is not None and claim.state == "done")
 
     # -- inside ------------------------------------------------------------------------------------
 

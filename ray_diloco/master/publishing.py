@@ -101,7 +101,7 @@ class Publisher:
                 logger.warning("publication %d: %s", card.outer_step, error)
                 yield Sleep(self._retry.delay(attempt))
                 attempt += 1
-            parent = yield from self._retry.asking(self._repository.head_commit)
+            parent = yield from self._retry.asking(self._repository.head_commit, kind="look")
             verdict = yield from self._fate(publication, loop, card, parent)
             if verdict == "landed":
                 return parent

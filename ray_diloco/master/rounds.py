@@ -72,7 +72,7 @@ class Rounds:
     def round(self) -> Generator[Effect, Any, bool]:
         """Look once, and merge or close when it is time. Gives whether there is a new global."""
         loop = self._loop
-        commit: str = yield from self._retry.asking(self._repository.head_commit)
+        commit: str = yield from self._retry.asking(self._repository.head_commit, kind="look")
         merged = False
         if commit != self._settled:
             merged = yield from self._look(commit)

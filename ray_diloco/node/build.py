@@ -1,5 +1,7 @@
 """From a plan to a node, in the process that will run it."""
 
+from dataclasses import dataclass
+
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.limits import policy_of
 from ray_diloco.hub.memory import MemoryStore
@@ -33,8 +35,24 @@ def build_trainer(plan: NodePlan, corpus: Corpus) -> Trainer:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The slow part of building a node, done before the run's time starts."""
+
+    corpus: Corpus
+    trainer: Trainer
+
+
+def prepare_node(plan: NodePlan) -> Prepared:
+    """Read the data, draw the model. ConfigError when the settings do not fit this machine."""
+    corpus = build_data(plan.data)
+    plan.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Prepared(corpus=corpus, trainer=build_trainer(plan, corpus))
+
+
 def build_node(
     plan: NodePlan,
+    prepared: Prepared,
     *,
     nonce: str,
     port: Port,
@@ -42,9 +60,7 @@ def build_node(
     store: MemoryStore | None = None,
 ) -> Node | SingleNode:
     """``store``: what the participants of one process share with `hub=memory`."""
-    corpus = build_data(plan.data)
-    trainer = build_trainer(plan, corpus)
-    plan.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    corpus, trainer = prepared.corpus, prepared.trainer
     origin = Origin(node_id=plan.node_id, nonce=nonce, manifest=corpus.manifest)
     if plan.role == "single":
         return SingleNode(

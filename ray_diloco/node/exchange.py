@@ -19,6 +19,7 @@ from ray_diloco.errors import (
     SafetensorsError,
     TransientHubError,
 )
+from ray_diloco.hub.limits import Kind
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, FileEntry, Repository
 from ray_diloco.node.actions import Job
@@ -108,7 +109,7 @@ class Exchange:
         NodeInUseError when another process holds it and ``takeover`` is false.
         """
         repository, path = self._repository, node_card_path(self._node_id)
-        commit = yield from self._ask(repository.head_commit)
+        commit = yield from self._ask(repository.head_commit, kind="look")
         files = yield from self._ask(
             lambda: repository.list_files(f"{NODES_FOLDER}/{self._node_id}", commit=commit)
         )
@@ -122,7 +123,7 @@ class Exchange:
                 raise self._in_use(claim)
         used = max(used, (yield from self._last_known_step(commit)))
         yield from self._write_claim(state="active", last_local_step=used)
-        commit = yield from self._ask(repository.head_commit)
+        commit = yield from self._ask(repository.head_commit, kind="look")
         winner = yield from self._read_claim(commit)
         if winner is None or winner.nonce != self._nonce:
             raise self._in_use(winner)
@@ -181,9 +182,9 @@ class Exchange:
             old.unlink()
         written = self._weights.write(file, card.header())
         self.delta_file = file
-        encoded()
         if written.zero or not written.finite:
             return Uploaded(outcome="zero" if written.zero else "not finite")
+        encoded()
         self._last_number = number
         return (yield from self._send(delta_path(self._node_id, number), number, written.file))
 
@@ -206,7 +207,7 @@ class Exchange:
     def _peer_number(self, local_step: int) -> Generator[Effect, Any, int]:
         """A number that no other file bears: a peer's cache mixes up files of one number."""
         repository = self._repository
-        commit = yield from self._ask(repository.head_commit)
+        commit = yield from self._ask(repository.head_commit, kind="look")
         files = yield from self._ask(lambda: repository.list_files(NODES_FOLDER, commit=commit))
         taken = {found.local_step for e in files if (found := parse_delta_path(e.path))}
         number = max(local_step, self._last_number + 1)
@@ -239,7 +240,7 @@ class Exchange:
     def _has_landed(self, path: str, number: int) -> Generator[Effect, Any, bool]:
         """Whether the delta is in the repository or in the ledger, at one commit."""
         repository = self._repository
-        commit = yield from self._ask(repository.head_commit)
+        commit = yield from self._ask(repository.head_commit, kind="look")
         entry: FileEntry | None = yield from self._ask(
             lambda: repository.entry(path, commit=commit)
         )
@@ -258,7 +259,7 @@ class Exchange:
         GlobalError when it is not a global of this model. ForeignRunError when it is another run's.
         """
         repository = self._repository
-        head = yield from self._ask(lambda: repository.head(CARD_PATH))
+        head = yield from self._ask(lambda: repository.head(CARD_PATH), kind="look")
         if head is None or (head.etag == self._etag and not anew):
             return Polled()
         try:
@@ -319,6 +320,6 @@ class Exchange:
             return None
         return GlobalCard.from_json(data)
 
-    def _ask(self, call: Callable[[], Any]) -> Steps:
+    def _ask(self, call: Callable[[], Any], *, kind: Kind = "read") -> Steps:
         """A call that may be repeated: its passing faults are waited out."""
-        return self._retry.asking(call)
+        return self._retry.asking(call, kind=kind)

@@ -118,11 +118,24 @@ class Node:
 
     def _step(self) -> StepReport:
         began = self._port.now()
-        self._port.before_step(self._coordinator.quiet_steps(), self._coordinator.next_poll)
+        self._port.before_step(*self._quiet())
         report = self._trainer.step()
         self._port.after_step()
         self._account.stepped(report, began=began, ended=self._port.now())
         return report
+
+    def _quiet(self) -> tuple[int, Micros]:
+        """How many steps, and until when, no lane starts: boundaries, polls and the end of the run
+        start one.
+        """
+        limits, steps = self._limits, self._coordinator.quiet_steps()
+        until = self._coordinator.next_poll
+        if limits.max_steps is not None:
+            done = self._coordinator.local_step - self._first_step
+            steps = max(1, min(steps, limits.max_steps - done))
+        if limits.max_seconds is not None:
+            until = min(until, micros(limits.max_seconds))
+        return steps, until
 
     def _reason_to_stop(self) -> str | None:
         steps = self._coordinator.local_step - self._first_step
@@ -160,12 +173,20 @@ class Node:
         self._record("node_stopping", reason=reason, local_step=self._coordinator.local_step)
         patience = micros(self._settings.stop_timeout)
         deadline = Micros(self._port.now() + patience)
-        self._await_upload(deadline)
-        if not self._coordinator.uploading:
-            self._performer.perform(self._coordinator.finish())
-            self._await_upload(deadline)
+        self._send_the_rest(deadline)
         depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
         self._finish_lane(DEPART, depart, deadline=Micros(self._port.now() + patience))
+
+    def _send_the_rest(self, deadline: Micros) -> None:
+        """Hand over what is unsent; again after a refusal, while there is time."""
+        refused = -1
+        while refused < self._coordinator.tally.deltas_refused:
+            self._await_upload(deadline)
+            if self._coordinator.uploading or self._port.now() >= deadline:
+                return
+            refused = self._coordinator.tally.deltas_refused
+            self._performer.perform(self._coordinator.finish())
+            self._await_upload(deadline)
 
     def _await_upload(self, deadline: Micros) -> None:
         while self._coordinator.uploading and self._port.now() < deadline:

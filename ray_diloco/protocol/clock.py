@@ -161,8 +161,9 @@ class Port(Clock, Protocol):
         ...
 
     def interrupt(self) -> None:
-        """End the present `wait`, or the next one when there is none, at once; and from now on
-        every pause of a lane: `Sleep`, `Idle`, an emulated transfer. From any thread.
+        """End the present `wait`, or the next one when there is none, at once; and the pause of
+        each lane that is under way: `Sleep`, `Idle`, an emulated transfer. In wall time also the
+        next pause of a lane that is in none, so that no wish is lost. From any thread.
         """
         ...
 

@@ -14,8 +14,17 @@ from ray_diloco.timing.wall import WallPort
 class Times(Protocol):
     """The time that a run lives in."""
 
+    @property
+    def repeatable(self) -> bool:
+        """What participants are told from outside, at moments that nobody can repeat, would spoil
+        it.
+        """
+        ...
+
     def port(self, participant: str, *, profile: NodeProfile | None, seed: int) -> Port:
-        """A participant's port. ``profile``: how fast it is. ``seed``: the run's, for its jitter."""
+        """A participant's port. ``profile``: how fast it is. ``seed``: the run's, for its
+        jitter.
+        """
         ...
 
     def nonce(self, participant: str, *, seed: int, incarnation: int) -> str:
@@ -28,6 +37,10 @@ class WallTimes:
     """The machine's time, counted from ``started_at`` in Unix seconds."""
 
     started_at: float
+
+    @property
+    def repeatable(self) -> bool:
+        return False
 
     def port(self, participant: str, *, profile: NodeProfile | None, seed: int) -> Port:
         rng = seeded(seed, participant, "steps")
@@ -48,6 +61,10 @@ class VirtualTimes:
     """Simulated time; all participants are threads of the process that owns the clock."""
 
     clock: VirtualClock
+
+    @property
+    def repeatable(self) -> bool:
+        return True
 
     def port(self, participant: str, *, profile: NodeProfile | None, seed: int) -> Port:
         rng = seeded(seed, participant, "steps")

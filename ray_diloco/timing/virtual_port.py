@@ -61,6 +61,7 @@ class VirtualPort:
         self._seen: dict[str, int] = {}
         self._memos: dict[str, tuple[int, Any]] = {}
         self._interrupted = False
+        self._was_interrupted = False
         self._wait_ends = False
         self._closed = False
         self._thread: int | None = None
@@ -100,7 +101,7 @@ class VirtualPort:
 
     def _keep_promise(self, name: str) -> None:
         promised, _ = self._promised
-        if self._now < promised and not self._interrupted:
+        if self._now < promised and not self._was_interrupted:
             raise RuntimeError(
                 f"lane {name!r} starts at {self._now}, but none was to start before {promised}"
             )
@@ -130,7 +131,7 @@ class VirtualPort:
         """From the participant's own thread the run stays repeatable; from another one it depends
         on how far the others were.
         """
-        self._interrupted = True
+        self._interrupted = self._was_interrupted = True
         self._wait_ends = True
         if self._thread != threading.get_ident():
             self._turns.interrupt(self._participant)
@@ -163,6 +164,7 @@ class VirtualPort:
         """
         self._horizon = horizon
         if self._interrupted:
+            self._interrupted = False
             self._wake_all()
         lane = self._next_lane(horizon)
         limit = horizon if lane is None else lane.due
@@ -250,7 +252,7 @@ class VirtualPort:
             self._memos[access.memo] = (grant.writes, lane.value)
 
     def _wake_all(self) -> None:
-        """Ends every pause, but not before what was promised."""
+        """Ends every pause under way, but not before what was promised."""
         now = max(self._now, self._promised[0])
         for lane in self._lanes.values():
             if isinstance(lane.effect, Sleep | Idle) and (lane.due is None or lane.due > now):

@@ -23,6 +23,9 @@ from ray_diloco.timing.profile import NodeProfile, draw_step
 
 logger = logging.getLogger(__name__)
 
+_TRAINING = ""
+"""Stands for the participant's own thread among the names of lanes."""
+
 
 class WallClock:
     """Reads wall time since a start that all participants of a run share."""
@@ -66,7 +69,8 @@ class WallPort:
         self._lanes: dict[str, threading.Thread] = {}
         self._finished: list[LaneOutcome] = []
         self._waits_to_end = 0
-        self._interrupted = threading.Event()
+        self._interrupts = 0
+        self._heeded: dict[str, int] = {}
         self._closed = False
 
     def now(self) -> Micros:
@@ -86,7 +90,7 @@ class WallPort:
     def after_step(self) -> None:
         """Sleeps what the step was faster than its profile; an interrupt ends the sleep."""
         if self._step_ends is not None:
-            self._pause(Micros(self._step_ends - self.now()))
+            self._pause(_TRAINING, Micros(self._step_ends - self.now()))
             self._step_ends = None
 
     def start(self, name: str, lane: Lane) -> None:
@@ -119,7 +123,7 @@ class WallPort:
     def interrupt(self) -> None:
         with self._changed:
             self._waits_to_end = 1
-            self._interrupted.set()
+            self._interrupts += 1
             self._changed.notify_all()
 
     def close(self, timeout: float = 5.0) -> None:
@@ -168,30 +172,37 @@ class WallPort:
                 raise RuntimeError(f"lane {name!r} was given up: the port is closed")
             result, error = None, None
             try:
-                result = self._perform(effect)
+                result = self._perform(name, effect)
             except Exception as raised:
                 error = raised
 
-    def _perform(self, effect: Effect) -> Any:
+    def _perform(self, name: str, effect: Effect) -> Any:
         match effect:
             case Access():
                 return effect.call()
             case Sleep():
-                self._pause(effect.duration)
+                self._pause(name, effect.duration)
             case Transfer():
                 if self._profile is not None:
                     link = self._profile.link
-                    self._pause(link.transfer_time(effect.direction, effect.size))
+                    self._pause(name, link.transfer_time(effect.direction, effect.size))
             case Idle():
                 left = effect.interval if effect.until is None else effect.until - self.now()
-                self._pause(Micros(min(effect.interval, left)))
+                self._pause(name, Micros(min(effect.interval, left)))
             case Compute():
                 return effect.work() if effect.work is not None else None
         return None
 
-    def _pause(self, duration: Micros) -> None:
-        if duration > 0:
-            self._interrupted.wait(duration / MICROS_PER_SECOND)
+    def _pause(self, name: str, duration: Micros) -> None:
+        """Wait, unless an interrupt came since the last pause of this lane, or comes."""
+        ends = self.now() + duration
+        with self._changed:
+            while self._interrupts == self._heeded.get(name, 0) and not self._closed:
+                left = ends - self.now()
+                if left <= 0:
+                    break
+                self._changed.wait(left / MICROS_PER_SECOND)
+            self._heeded[name] = self._interrupts
 
 
 def start_of_run() -> float:

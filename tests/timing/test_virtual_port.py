@@ -128,15 +128,15 @@ def test_a_lane_may_start_at_the_first_step_end_after_quiet_until():
     port.collect()
 
 
-def test_an_own_interrupt_ends_pauses_and_one_wait():
+def test_an_own_interrupt_ends_the_pause_under_way_and_one_wait():
     _, port = alone()
-    port.start("x", iter_lane(Sleep(micros(9)), Idle(micros(9)), Access(lambda: None)))
+    port.start("x", iter_lane(Sleep(micros(9)), Sleep(micros(2)), Access(lambda: None)))
     port.wait(SECOND)
     port.interrupt()
     port.wait(micros(5))
     assert port.now() == SECOND
     port.wait(micros(5))
-    assert [o.finished_at for o in port.collect()] == [SECOND]
+    assert [o.finished_at for o in port.collect()] == [micros(3)]
     port.wait(micros(7))
     assert port.now() == micros(7)
 

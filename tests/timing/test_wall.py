@@ -84,13 +84,23 @@ def test_no_outcome_is_lost_when_many_lanes_end_at_once():
     assert [o.finished_at for o in found] == sorted(o.finished_at for o in found)
 
 
-def test_an_interrupt_ends_the_present_wait_and_every_sleep():
+def test_an_interrupt_ends_the_present_wait_and_pause_but_no_later_pause():
     port = WallPort()
-    port.start("retry", lane_of(Sleep(HOUR), Sleep(HOUR)))
+    port.start("retry", lane_of(Sleep(HOUR), Sleep(Micros(3000))))
     threading.Timer(0.01, port.interrupt).start()
     port.wait(HOUR)
-    assert outcomes(port)[0].value == [None, None]
+    before = port.now()
+    assert outcomes(port)[0].finished_at >= before + 2000
     assert port.now() < HOUR
+
+
+def test_an_interrupt_that_meets_no_pause_ends_the_next_one_of_a_lane():
+    port = WallPort()
+    gate = threading.Event()
+    port.start("round", lane_of(Access(gate.wait), Sleep(HOUR)))
+    port.interrupt()
+    gate.set()
+    assert outcomes(port)[0].finished_at < HOUR
 
 
 def test_an_interrupt_that_no_wait_expects_ends_the_next_one_and_only_that():

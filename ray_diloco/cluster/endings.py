@@ -1,0 +1,43 @@
+"""What became of the participants, told alike by all engines."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray_diloco.cluster.engine import Ending
+from ray_diloco.errors import RayDilocoError
+from ray_diloco.protocol.run import MasterReport, NodeReport
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Endings:
+    """Collects reports and failures as participants end."""
+
+    reports: dict[str, Any] = field(default_factory=dict[str, Any])
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+
+    def ended(self, participant: str) -> bool:
+        return participant in self.reports or participant in self.failures
+
+    def report(self, participant: str, report: NodeReport | MasterReport) -> None:
+        self.reports[participant] = report
+
+    def fail(self, participant: str, error: BaseException | str) -> None:
+        """Keep what went wrong as one line; the traceback goes to the log."""
+        if isinstance(error, BaseException):
+            known = isinstance(error, RayDilocoError)
+            logger.error("%s failed: %s", participant, error, exc_info=None if known else error)
+            error = str(error) if known else f"{type(error).__name__}: {error}"
+        self.failures[participant] = error.strip().splitlines()[0] if error.strip() else "failed"
+
+    def ending(self) -> Ending:
+        """All reports, nodes in the order of their ids."""
+        nodes = [each for _, each in sorted(self.reports.items()) if isinstance(each, NodeReport)]
+        masters = [each for each in self.reports.values() if isinstance(each, MasterReport)]
+        return Ending(
+            nodes=tuple(nodes),
+            master=masters[0] if masters else None,
+            failures=dict(self.failures),
+        )

@@ -1,0 +1,100 @@
+"""The hub of a run: started for it, or the one that the settings name; entered with checks."""
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray_diloco.errors import ConfigError
+from ray_diloco.hub.connect import endpoint_of
+from ray_diloco.hub.embedded.server import EmbeddedHub
+from ray_diloco.hub.entrance import enter, find_token
+from ray_diloco.hub.memory import MemoryStore
+from ray_diloco.hub.secret import Secret
+from ray_diloco.hub.settings import HubKind, HubSettings
+from ray_diloco.protocol.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubAccess:
+    """The way to a repository that is there. ``store``: what `hub=memory` keeps it in."""
+
+    repo_id: str
+    endpoint: str | None = None
+    token: Secret | None = None
+    store: MemoryStore | None = None
+
+
+@contextmanager
+def open_hub(
+    settings: HubSettings,
+    *,
+    run_id: str,
+    leads: bool,
+    run_dir: Path,
+    in_actor: bool,
+    clock: Clock | None = None,
+) -> Generator[HubAccess, None, None]:
+    """A private, writable repository for a run; an embedded hub ends with the context.
+
+    ``leads``: this run has the master, which may make the repository. ``in_actor``: serve the
+    embedded hub from a Ray actor. ``clock``: dates the embedded hub's commits. UsageError and
+    HubError say what is missing.
+    """
+    repo_id = settings.repo_id or _repo_name(run_id)
+    if settings.kind == HubKind.memory:
+        yield HubAccess(repo_id=f"local/{repo_id.split('/')[-1]}", store=MemoryStore(clock))
+    elif settings.kind == HubKind.embedded and settings.endpoint is None:
+        _require_leading(leads)
+        serving = _served_by_actor if in_actor else _served_here
+        with serving(run_dir / "hub", settings, clock) as (endpoint, token):
+            yield _enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, leads=True)
+    else:
+        yield _enter(
+            settings,
+            endpoint=endpoint_of(settings),
+            token=find_token(),
+            repo_id=repo_id,
+            leads=leads,
+        )
+
+
+@contextmanager
+def _served_here(
+    folder: Path, settings: HubSettings, clock: Clock | None
+) -> Generator[tuple[str, Secret], None, None]:
+    hub = EmbeddedHub(folder, host=settings.host, port=settings.port, clock=clock)
+    with hub:
+        yield hub.endpoint, hub.token
+
+
+@contextmanager
+def _served_by_actor(
+    folder: Path,
+    settings: HubSettings,
+    clock: Clock | None,  # noqa: ARG001 - an actor has the machine's time
+) -> Generator[tuple[str, Secret], None, None]:
+    from ray_diloco.cluster.hub_actor import served_by_actor  # Ray only where it is used
+
+    with served_by_actor(folder, host=settings.host, port=settings.port) as served:
+        yield served
+
+
+def _enter(
+    settings: HubSettings, *, endpoint: str, token: Secret, repo_id: str, leads: bool
+) -> HubAccess:
+    repo_id = enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, make=leads)
+    return HubAccess(repo_id=repo_id, endpoint=endpoint, token=token)
+
+
+def _require_leading(leads: bool) -> None:
+    if not leads:
+        raise ConfigError(
+            "hub.endpoint", None, "expected the address of the hub that the master's run uses"
+        )
+
+
+def _repo_name(run_id: str) -> str:
+    """A name that the Hub accepts."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).strip("-.") or "run"

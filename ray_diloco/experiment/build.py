@@ -10,11 +10,11 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ray_diloco.cluster.hub_service import HubAccess
 from ray_diloco.cluster.settings import master_id, node_ids, node_profiles
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.reading import to_plain
 from ray_diloco.experiment.schema import Config, Role, TimeKind
-from ray_diloco.hub.secret import Secret
 from ray_diloco.master.plan import MasterPlan
 from ray_diloco.node.plan import NodePlan
 from ray_diloco.protocol.run import RunIdentity, RunLimits
@@ -24,17 +24,6 @@ CONFIG_FILE = "config.yaml"
 _FIXED_DILOCO = ("inner_steps", "outer_lr", "outer_momentum", "install", "compat")
 _FREE_MODEL = ("activation_checkpointing", "allow_targets")
 _FREE_DATA = ("batch_size", "allow_targets")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """The way to the repository. ``endpoint`` and ``token`` are None where there is no hub to call
-    (in memory, and in role single).
-    """
-
-    endpoint: str | None
-    token: Secret | None
-    repo_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +72,7 @@ def identify(config: Config, run_dir: Path) -> RunIdentity:
     return RunIdentity(run_id=run_id, config_hash=fixed, seed=config.run.seed)
 
 
-def build_plans(config: Config, identity: RunIdentity, door: Door, run_dir: Path) -> Plans:
+def build_plans(config: Config, identity: RunIdentity, access: HubAccess, run_dir: Path) -> Plans:
     """One plan for each participant that runs here. Paths are absolute."""
     state = state_folder(config, run_dir)
     shared = {
@@ -97,9 +86,9 @@ def build_plans(config: Config, identity: RunIdentity, door: Door, run_dir: Path
         "model": config.model,
         "data": config.data,
         "hub": config.hub,
-        "endpoint": door.endpoint,
-        "token": door.token,
-        "repo_id": door.repo_id,
+        "endpoint": access.endpoint,
+        "token": access.token,
+        "repo_id": access.repo_id,
         "threads": config.run.threads_per_node,
         "device": config.run.device,
     }

@@ -100,7 +100,7 @@ def _as_config_error(error: OmegaConfBaseException, place: tuple[str, Any] | Non
     setting, value = place or (str(error.full_key), None)
     inner = str(error.full_key or "")
     if isinstance(error, ConfigKeyError):
-        if "." in setting and inner in ("", setting.split(".")[1]):
+        if inner in ("", setting, setting.rsplit(".", 1)[-1]):
             return ConfigError(setting, _short(value), nearest_setting(setting))
         return ConfigError(setting, _short(value), f"no such field: {inner}")
     reason = str(error).splitlines()[0]

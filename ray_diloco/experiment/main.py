@@ -1,0 +1,117 @@
+"""The command ``ray-diloco``: a Hydra application over ``conf``."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from rich.console import Console
+
+from ray_diloco.errors import RayDilocoError
+from ray_diloco.experiment.build import complete
+from ray_diloco.experiment.complaints import FAILURE, complaint
+from ray_diloco.experiment.conf_folder import conf_dir
+from ray_diloco.experiment.progress import open_progress
+from ray_diloco.experiment.reading import mask_tokens, read_config
+from ray_diloco.experiment.run import run
+from ray_diloco.experiment.schema import Config
+from ray_diloco.experiment.summary import print_summary
+from ray_diloco.protocol.run import RunLimits
+from ray_diloco.timing.wall import WallClock
+
+INTERRUPTED = 130
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run what the command line says; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C)."""
+    codes: list[int] = []
+
+    def job(composed: DictConfig) -> float | None:
+        code, eval_loss = _run_job(composed)
+        codes.append(code)
+        return eval_loss
+
+    application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(
+        job
+    )
+    code = _guarded(application, debug="HYDRA_FULL_ERROR" in os.environ)
+    sys.exit(max([code, *codes]))
+
+
+def follow(
+    config: Config, run_dir: Path, *, overrides: tuple[str, ...] = ()
+) -> tuple[int, float | None]:
+    """Run with progress and summary on the console; gives exit code and final loss."""
+    console = Console()
+    limits = RunLimits(
+        max_steps=config.run.max_steps,
+        max_seconds=config.run.max_seconds,
+        max_tokens=config.run.max_tokens,
+    )
+    progress = open_progress(config.run.progress, console, limits=limits, clock=WallClock())
+    try:
+        result = run(config, run_dir, progress=progress, overrides=overrides)
+    finally:
+        progress.close()
+    print_summary(result, console)
+    return result.exit_code, result.eval_loss
+
+
+def report(error: BaseException, *, debug: bool) -> int:
+    """Tell the user of an error in one line, and give the exit code. What is our own fault goes to
+    the log with its traceback, and with ``debug`` everything is shown with it.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        print("ray-diloco: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    if debug:
+        traceback.print_exception(error)
+    line, code = complaint(error) or (f"failed: {type(error).__name__}: {error}", FAILURE)
+    print(f"ray-diloco: {mask_tokens(line)}", file=sys.stderr)
+    return code
+
+
+def _run_job(composed: DictConfig) -> tuple[int, float | None]:
+    """One run of the command line; in a multirun the next ones go on after an error."""
+    settings = HydraConfig.get()
+    run_dir = Path(settings.runtime.output_dir)
+    debug = bool(composed.run.debug)
+    try:
+        config = complete(read_config(composed))
+        logging.getLogger().setLevel(config.run.log_level.value)
+        overrides = tuple(mask_tokens(str(each)) for each in settings.overrides.task)
+        return follow(config, run_dir, overrides=overrides)
+    except RayDilocoError as error:
+        _remove_if_empty(run_dir)
+        return report(error, debug=debug), None
+    except Exception as error:
+        logger.exception("the run failed")
+        print(f"ray-diloco: the traceback is in {run_dir / 'run.log'}", file=sys.stderr)
+        return report(error, debug=debug), None
+
+
+def _guarded(application: Callable[[], object], *, debug: bool) -> int:
+    """Call it with Hydra's own printing of errors switched off."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        application()
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error, debug=debug or complaint(error) is None)
+    return 0
+
+
+def _remove_if_empty(run_dir: Path) -> None:
+    """A run that never began leaves no folder."""
+    if run_dir.is_dir() and not any(run_dir.iterdir()):
+        run_dir.rmdir()
+
+
+if __name__ == "__main__":
+    main()

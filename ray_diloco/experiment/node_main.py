@@ -1,0 +1,79 @@
+"""The command ``ray-diloco-node``: one node as a plain process, joined to others by the repository
+alone. No Ray.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+
+from ray_diloco.errors import ConfigError
+from ray_diloco.experiment.build import complete
+from ray_diloco.experiment.conf_folder import conf_dir
+from ray_diloco.experiment.main import follow, report
+from ray_diloco.experiment.plain_block import read_plain_block
+from ray_diloco.experiment.reading import read_config
+from ray_diloco.experiment.schema import Config
+from ray_diloco.timing.wall import WallClock
+
+HELP = """\
+ray-diloco-node: one node as a plain process; the others are reached through the repository alone.
+
+  ray-diloco-node distributed_yaml=node.yaml run.max_steps=1000
+  ray-diloco-node run.role=worker hub.repo_id=me/run node_id=laptop run.max_seconds=3600
+
+distributed_yaml=FILE  the plain protocol's `distributed:` block (role, node_id, repo_id, ...)
+node_id=ID             this node's id, when there is no such file
+run_dir=FOLDER         the run folder; outputs/node-ID/<time> without it
+any other override     as for ray-diloco; see `ray-diloco --help`
+
+Role master trains and leads the run. cluster.node_ids=[a,b,c] deals the data to so many nodes.
+The token comes from HF_TOKEN or `hf auth login`.
+"""
+
+_DEFAULTS = ("hub=huggingface", "engine=inproc", "cluster=single", "time.emulate_profile=false")
+_OWN = ("distributed_yaml", "node_id", "run_dir")
+
+
+def main() -> None:
+    """Run one node; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C)."""
+    words = sys.argv[1:]
+    if not words or {"-h", "--help"} & set(words):
+        print(HELP, end="")
+        sys.exit(0 if words else 2)
+    try:
+        config, run_dir, notes = read_command(words)
+        for note in notes:
+            print(note)
+        code, _ = follow(config, run_dir, overrides=tuple(words))
+    except (Exception, KeyboardInterrupt) as error:
+        code = report(error, debug="HYDRA_FULL_ERROR" in os.environ)
+    sys.exit(code)
+
+
+def read_command(words: list[str]) -> tuple[Config, Path, tuple[str, ...]]:
+    """Configuration, run folder, and a line for each field of the block that has no meaning here.
+
+    The block overrides defaults, the command line overrides the block.
+    """
+    own = dict(word.split("=", 1) for word in words if word.split("=", 1)[0] in _OWN)
+    others = [word for word in words if word.split("=", 1)[0] not in _OWN]
+    node_id, from_block, notes = own.get("node_id"), (), ()
+    if "distributed_yaml" in own:
+        block = read_plain_block(Path(own["distributed_yaml"]).expanduser())
+        node_id, from_block, notes = node_id or block.node_id, block.overrides, block.notes
+    if node_id is None:
+        raise ConfigError("node_id", None, "expected an id that no other node has")
+    node = (f"cluster.node_ids=[{node_id}]", f"cluster.run_here=[{node_id}]")
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        composed = compose("config", [*_DEFAULTS, *node, *from_block, *others])
+    if len(composed.cluster.node_ids) != composed.cluster.nodes:
+        composed.cluster.nodes = len(composed.cluster.node_ids)
+    stamp = WallClock().utc()[:19].replace(":", "-")
+    run_dir = Path(own.get("run_dir") or f"outputs/node-{node_id}/{stamp}")
+    return complete(read_config(composed)), run_dir, notes
+
+
+if __name__ == "__main__":
+    main()

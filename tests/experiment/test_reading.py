@@ -1,0 +1,93 @@
+import pytest
+from omegaconf import OmegaConf
+
+from ray_diloco.errors import ConfigError
+from ray_diloco.experiment.reading import mask_tokens, nearest_setting, read_config, to_plain
+from ray_diloco.experiment.schema import Config
+from ray_diloco.timing.profile import NodeProfile
+
+TOKEN = "hf_abcdefghijklmnop"
+
+
+def refusal(given) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        read_config(given)
+    return caught.value
+
+
+def test_nothing_given_is_the_schemas_default():
+    assert read_config({}) == Config()
+
+
+def test_a_configuration_survives_the_way_through_plain_values():
+    config = read_config({"cluster": {"nodes": 2, "profiles": [{"seconds_per_step": 2}]}})
+    assert config.cluster.profiles == [NodeProfile(seconds_per_step=2.0)]
+    assert read_config(to_plain(config)) == config
+
+
+def test_a_setting_that_does_not_exist_is_named_with_the_nearest_one():
+    error = refusal({"diloco": {"inner_step": 5}})
+    assert error.setting == "diloco.inner_step"
+    assert "did you mean diloco.inner_steps" in str(error)
+
+
+def test_a_setting_in_the_wrong_group_leads_to_its_own():
+    assert "inner.learning_rate" in nearest_setting("model.learning_rate")
+
+
+def test_a_group_that_does_not_exist_is_named_with_the_nearest_one():
+    assert "did you mean cluster" in str(refusal({"clustr": {"nodes": 2}}))
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        ({"diloco": {"inner_steps": "many"}}, "diloco.inner_steps"),
+        ({"diloco": {"inner_steps": 1.5}}, "diloco.inner_steps"),
+        ({"diloco": {"outer_lr": None}}, "diloco.outer_lr"),
+        ({"hub": {"kind": "ftp"}}, "hub.kind"),
+        ({"cluster": {"profiles": 3}}, "cluster.profiles"),
+        ({"cluster": {"profiles": [{"speed": 3}]}}, "cluster.profiles"),
+        ({"data": {"files": "a.txt"}}, "data.files"),
+        ({"run": 3}, "run"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_its_setting(given, setting):
+    assert refusal(given).setting == setting
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"hub": {"token": TOKEN}},
+        {"hub": {"hf_token": "anything"}},
+        {"hub": {"endpoint": f"http://user:{TOKEN}@host"}},
+        {"data": {"custom": {"words": [TOKEN]}}},
+    ],
+)
+def test_a_token_is_refused_and_not_repeated(given):
+    error = refusal(given)
+    assert "token" in str(error)
+    assert TOKEN not in str(error)
+    assert TOKEN not in repr(error)
+
+
+def test_limits_on_tokens_are_no_tokens():
+    assert (
+        read_config({"run": {"max_tokens": 5}, "hub": {"repo_id": "me/hf_x"}}).run.max_tokens == 5
+    )
+
+
+def test_interpolations_are_resolved():
+    given = OmegaConf.create(
+        {"run": {"max_steps": 30}, "inner": {"schedule_steps": "${run.max_steps}"}}
+    )
+    assert read_config(given).inner.schedule_steps == 30
+
+
+def test_an_interpolation_that_leads_nowhere_is_refused():
+    assert refusal({"run": {"max_steps": "${run.steps}"}}).setting == "run.max_steps"
+
+
+def test_tokens_are_masked_in_text():
+    assert mask_tokens(f"bad {TOKEN}!") == "bad hf_***!"

@@ -65,8 +65,8 @@ def _check_run_name(config: Config) -> None:
 
 
 def _check_time(config: Config) -> None:
-    if config.time.kind is TimeKind.virtual:
-        raise ConfigError("time.kind", "virtual", "not possible with these engines; use time=wall")
+    if config.time.kind is TimeKind.virtual and config.engine.name is EngineName.ray:
+        raise ConfigError("time.kind", "virtual", "expected engine=inproc with it, or time=wall")
 
 
 def _check_role(config: Config) -> None:

@@ -7,7 +7,12 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import OmegaConfBaseException
 
 from ray_diloco.errors import ContentError, HubError, RayDilocoError
-from ray_diloco.experiment.reading import mask_tokens, nearest_setting
+from ray_diloco.experiment.reading import (
+    NO_TOKENS,
+    is_token_name,
+    mask_tokens,
+    nearest_setting,
+)
 
 USAGE = 2
 FAILURE = 1
@@ -54,6 +59,6 @@ def _composition(error: BaseException) -> str:
     named = re.search(r"Could not override '([^'@]+)", str(error))
     if named or "not in struct" in str(cause):
         name = named[1] if named else str(setting)
-        return f"{name}: {nearest_setting(name)}"
+        return f"{name}: {NO_TOKENS if is_token_name(name) else nearest_setting(name)}"
     reason = str(error).splitlines()[0]
     return f"{setting}: {reason}" if setting else reason

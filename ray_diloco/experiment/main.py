@@ -85,7 +85,7 @@ def _run_job(composed: DictConfig) -> tuple[int, float | None]:
     debug = bool(composed.run.debug)
     try:
         config = complete(read_config(composed))
-        logging.getLogger().setLevel(config.run.log_level.value)
+        logging.getLogger("ray_diloco").setLevel(config.run.log_level.value)
         overrides = tuple(mask_tokens(str(each)) for each in settings.overrides.task)
         return follow(config, run_dir, overrides=overrides)
     except RayDilocoError as error:

@@ -11,7 +11,11 @@ from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, Omega
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.schema import Config
 
+NO_TOKENS = "a token is never part of a configuration; set HF_TOKEN or use `hf auth login`"
+
 _TOKEN_KEY = re.compile(r"(.*_)?(token|api_key|password|secret)", re.IGNORECASE)
+_CONVERSION = re.compile(r"could not be converted to (\w+)")
+_KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _TOKEN_VALUE = re.compile(r"hf_[A-Za-z0-9_-]{8,}")
 
 
@@ -48,14 +52,14 @@ def to_yaml(config: Config) -> str:
 def refuse_tokens(given: Any) -> None:
     """ConfigError, without the value, for anything that is a token by its name or its look."""
     for setting, value in _leaves(given, ""):
-        key = setting.rsplit(".", 1)[-1]
-        named = _TOKEN_KEY.fullmatch(key) is not None and value is not None
+        named = is_token_name(setting) and value is not None
         if named or (isinstance(value, str) and _TOKEN_VALUE.search(value)):
-            raise ConfigError(
-                setting,
-                "***",
-                "a token is never part of a configuration; set HF_TOKEN or use `hf auth login`",
-            )
+            raise ConfigError(setting, "***", NO_TOKENS)
+
+
+def is_token_name(setting: str) -> bool:
+    """Whether the last word of a dotted name says that it is a secret."""
+    return _TOKEN_KEY.fullmatch(setting.rsplit(".", 1)[-1]) is not None
 
 
 def mask_tokens(text: str) -> str:
@@ -72,7 +76,7 @@ def all_settings() -> list[str]:
 
 def nearest_setting(name: str) -> str:
     """A half sentence that proposes existing settings for a name that does not exist."""
-    known = all_settings()
+    known = [each for each in all_settings() if ("." in each) == ("." in name)]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     last = name.rsplit(".", 1)[-1]
     close += [each for each in known if each.rsplit(".", 1)[-1] == last and each not in close]
@@ -80,7 +84,7 @@ def nearest_setting(name: str) -> str:
         return f"no such setting; did you mean {' or '.join(close[:2])}?"
     group = name.split(".")[0]
     beside = [each.split(".")[1] for each in known if each.startswith(f"{group}.")]
-    listed = ", ".join(beside or [each for each in known if "." not in each])
+    listed = ", ".join(beside or [each for each in all_settings() if "." not in each])
     return f"no such setting; expected one of {listed}"
 
 
@@ -104,6 +108,9 @@ def _as_config_error(error: OmegaConfBaseException, place: tuple[str, Any] | Non
             return ConfigError(setting, _short(value), nearest_setting(setting))
         return ConfigError(setting, _short(value), f"no such field: {inner}")
     reason = str(error).splitlines()[0]
+    kind = _CONVERSION.search(reason)
+    if kind is not None:
+        return ConfigError(setting, _short(value), f"expected {_KINDS.get(kind[1], kind[1])}")
     return ConfigError(setting, _short(value), reason[0].lower() + reason[1:])
 
 

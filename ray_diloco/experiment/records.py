@@ -40,13 +40,14 @@ class Records:
         known = replace(config, run=replace(config.run, run_id=run_id or None))
         write_atomically(run_dir / CONFIG_FILE, to_yaml(known))
         (run_dir / RESULT).unlink(missing_ok=True)
-        self._evaluated: set[int] = set()
+        self.evaluations: list[Event] = []
+        """Held-out losses so far, one for each outer step and number of tokens."""
         self._events = EventLog(run_dir / EVENTS, clock)
         self._curves = Curves(run_dir / "tensorboard")
 
     def keep(self, events: Iterable[Event]) -> None:
-        """Write what happened; flushed when this returns. An outer step is evaluated once: a second
-        event of it is left out.
+        """Write what happened; flushed when this returns. An evaluation that is known already is
+        left out.
         """
         new = [event for event in events if self._is_new(event)]
         if new:
@@ -67,8 +68,12 @@ class Records:
     def _is_new(self, event: Event) -> bool:
         if event["event"] != "evaluation":
             return True
-        known = event["outer_step"] in self._evaluated
-        self._evaluated.add(event["outer_step"])
+        known = any(
+            all(event[name] == each[name] for name in ("outer_step", "tokens_total"))
+            for each in self.evaluations
+        )
+        if not known:
+            self.evaluations.append(event)
         return not known
 
 

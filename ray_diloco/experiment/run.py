@@ -8,6 +8,7 @@ from typing import Any
 
 from ray_diloco.cluster.engine import Ending, Engine, View
 from ray_diloco.cluster.hub_service import HubAccess
+from ray_diloco.cluster.participants import master_name
 from ray_diloco.experiment.build import Plans, build_plans, complete, identify
 from ray_diloco.experiment.checks import check_config, warnings_of
 from ray_diloco.experiment.interruption import Interruption
@@ -16,7 +17,6 @@ from ray_diloco.experiment.progress import NoProgress, Progress
 from ray_diloco.experiment.records import Records, evaluation_events, require_free
 from ray_diloco.experiment.result import Losses, Result, environment, losses_of, summarise
 from ray_diloco.experiment.schema import Config, Role
-from ray_diloco.experiment.single import evaluate_single, final_model
 from ray_diloco.protocol.clock import MICROS_PER_SECOND, Clock
 from ray_diloco.protocol.run import RunIdentity
 from ray_diloco.timing.wall import WallClock
@@ -55,6 +55,7 @@ def run(
     require_free(run_dir, resume=config.run.resume)
     manifest = check_config(config)
     identity = identify(config, run_dir)
+    progress.note(f"run {identity.run_id or 'of ' + str(config.hub.repo_id)} in {run_dir}")
     for line in warnings_of(config):
         progress.note(f"warning: {line}")
     with ExitStack() as stack:
@@ -65,10 +66,9 @@ def run(
         plans = build_plans(config, identity, access, run_dir)
         engine = played_on.open_engine(run_dir, log_level=config.run.log_level.value)
         stack.callback(engine.close)
-        progress.note(f"run {identity.run_id or 'to join'} in {run_dir}")
         driven = _drive(engine, plans, records, progress)
         engine.close()
-        losses, model = _learned(config, plans, driven.ending)
+        losses, model = _learned(driven.ending, records)
         numbers = summarise(
             config,
             identity,
@@ -108,7 +108,7 @@ def _drive(engine: Engine, plans: Plans, records: Records, progress: Progress) -
                 engine.stop(reason)
         ending = engine.finish()
     if ending.master is not None and plans.master is not None:
-        records.keep(evaluation_events(ending.master, plans.master.master_id))
+        records.keep(evaluation_events(ending.master, master_name(plans.master)))
     return Driven(ending=ending, last=view, stopped=interruption.asked)
 
 
@@ -121,12 +121,16 @@ def _reason_to_stop(view: View, interruption: Interruption) -> str | None:
     return None
 
 
-def _learned(config: Config, plans: Plans, ending: Ending) -> tuple[Losses, Path | None]:
-    """The losses before and after, and the file of the final model, if there is one here."""
-    if config.run.role is Role.single and plans.nodes:
-        return evaluate_single(config, plans.nodes[0]), final_model(plans.nodes[0])
-    master = ending.master
-    return losses_of(master), Path(master.model_file) if master is not None else None
+def _learned(ending: Ending, records: Records) -> tuple[Losses, Path | None]:
+    """The losses before and after, and the file of the final model, if there is one here. A node of
+    role single has its own, and tells its losses as events.
+    """
+    if ending.master is not None:
+        return losses_of(ending.master), Path(ending.master.model_file)
+    told = [each["loss"] for each in records.evaluations]
+    losses = Losses(initial=told[0], final=told[-1]) if len(told) > 1 else Losses()
+    models = [Path(node.model_file) for node in ending.nodes if node.model_file is not None]
+    return losses, models[0] if models else None
 
 
 def _circumstances(

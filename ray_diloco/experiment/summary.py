@@ -16,7 +16,6 @@ _NODE_COLUMNS = {
     "deltas_landed": "deltas",
     "installs": "installs",
     "skipped_boundaries": "skipped",
-    "stop_reason": "ended because",
 }
 
 
@@ -43,7 +42,7 @@ def _node_table(nodes: dict[str, dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("node")
     for title in _NODE_COLUMNS.values():
-        table.add_column(title, justify="left" if title == "ended because" else "right")
+        table.add_column(title, justify="right", no_wrap=True)
     for node_id, numbers in nodes.items():
         table.add_row(node_id, *(escape(_cell(name, numbers[name])) for name in _NODE_COLUMNS))
     return table
@@ -71,11 +70,22 @@ def _lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
         rounds += f", {numbers['deltas_merged']} deltas merged"
     return [
         ("status", f"{numbers['status']}{checked}"),
+        ("ended", _reasons(numbers["nodes"])),
         ("eval loss", f"{_loss(numbers['initial_eval_loss'])} -> {_loss(numbers['eval_loss'])}"),
         ("exchange", f"{rounds}, {numbers['rejected_deltas']} rejected, {lost} steps lost"),
         ("traffic", _traffic(numbers)),
         ("training", f"{numbers['tokens']:,} tokens in {numbers['wall_seconds']:.1f} s"),
     ]
+
+
+def _reasons(nodes: dict[str, dict[str, Any]]) -> str:
+    """Why the nodes ended: one word for all, or each with its own."""
+    by_reason: dict[str, list[str]] = {}
+    for node_id, numbers in nodes.items():
+        by_reason.setdefault(numbers["stop_reason"], []).append(node_id)
+    if len(by_reason) == 1:
+        return next(iter(by_reason))
+    return "; ".join(f"{', '.join(ids)}: {reason}" for reason, ids in by_reason.items()) or "-"
 
 
 def _traffic(numbers: dict[str, Any]) -> str:

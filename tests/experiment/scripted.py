@@ -98,9 +98,9 @@ class ScriptedEngine:
 
     def start(self, nodes: Sequence[NodePlan], master: MasterPlan | None) -> None:
         self.nodes, self.master = tuple(nodes), master
-        if master is not None:
-            master.state_dir.mkdir(parents=True)
-            save_file({"weight": torch.ones(2)}, self._model)
+        for folder in {self._model.parent, *(plan.state_dir for plan in nodes)}:
+            folder.mkdir(parents=True)
+        save_file({"weight": torch.ones(2)}, self._model)
 
     def look(self, timeout: float) -> View:
         self.looks += 1
@@ -132,7 +132,7 @@ class ScriptedEngine:
     def finish(self) -> Ending:
         steps = min(self.looks, self._most)
         reports = tuple(
-            node_report(plan.node_id, local_steps=steps, tokens=100 * steps)
+            self._node_report(plan, steps)
             for plan in self.nodes
             if plan.node_id not in self._failures
         )
@@ -148,14 +148,18 @@ class ScriptedEngine:
     def close(self) -> None:
         self.closed += 1
 
+    def _node_report(self, plan: NodePlan, steps: int) -> NodeReport:
+        model = str(self._model) if plan.role == "single" else None
+        return node_report(plan.node_id, local_steps=steps, tokens=100 * steps, model_file=model)
+
     @property
     def _most(self) -> int:
         return self.nodes[0].limits.max_steps or 10**9
 
     @property
     def _model(self) -> Path:
-        assert self.master is not None
-        return self.master.state_dir / "final.safetensors"
+        leader = self.master or self.nodes[0]
+        return leader.state_dir / "model.safetensors"
 
     def _master_status(self, now: int) -> MasterStatus | None:
         if self.master is None:
@@ -166,6 +170,8 @@ class ScriptedEngine:
         )
 
     def _events(self, now: int) -> tuple[dict, ...]:
+        if self.master is None:
+            return self._evaluation(now)
         return tuple(
             {
                 "event": "upload_started",
@@ -178,6 +184,14 @@ class ScriptedEngine:
             }
             for plan in self.nodes
         )
+
+    def _evaluation(self, now: int) -> tuple[dict, ...]:
+        """Of a node that trains alone: before its first step and after its last."""
+        if self.nodes[0].role != "single" or self.looks not in (1, self._most):
+            return ()
+        loss = 5.0 if self.looks == 1 else 3.0
+        told = {"outer_step": 0, "loss": loss, "tokens_total": self.looks}
+        return ({"event": "evaluation", "participant": "n0", "at": now, **told},)
 
 
 class ScriptedStage:

@@ -1,7 +1,6 @@
 import json
 import os
 import signal
-from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -152,29 +151,11 @@ def test_a_worker_joins_a_run_that_it_does_not_lead(small, tmp_path):
     assert result.status == "done"
 
 
-def test_single_needs_no_hub_and_evaluates_its_own_model(small, tmp_path):
-    import torch
-    from safetensors.torch import save_file
-
-    from ray_diloco.experiment.single import final_model
-    from ray_diloco.workload.models import build_model
-
+def test_single_needs_no_hub_and_keeps_its_own_model_and_losses(small, tmp_path):
+    stage = ScriptedStage(ScriptedEngine())
     config = small("run.role=single", "cluster=single", "cluster.nodes=1")
-    engine = ScriptedEngine()
-
-    def leave_weights(looks: int) -> None:
-        model = build_model(config.model, seed=1)
-        final_model(engine.nodes[0]).parent.mkdir(parents=True, exist_ok=True)
-        save_file({k: torch.zeros_like(v) for k, v in model.state_dict().items()}, path())
-
-    def path():
-        return final_model(engine.nodes[0])
-
-    engine._on_look = leave_weights
-    stage = ScriptedStage(engine)
-    result = run(replace(config), tmp_path, stage=stage)
+    result = run(config, tmp_path, stage=stage)
     assert stage.entered == []
-    assert engine.nodes[0].role == "single"
-    assert result.eval_loss == pytest.approx(5.545, abs=0.01)  # log 256: all tokens alike
-    assert result.numbers["initial_eval_loss"] > result.eval_loss
+    assert [plan.role for plan in stage.engine.nodes] == ["single"]
+    assert (result.numbers["initial_eval_loss"], result.eval_loss) == (5.0, 3.0)
     assert (tmp_path / "model.safetensors").exists()

@@ -13,12 +13,10 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from ray_diloco.errors import RayDilocoError
-from ray_diloco.experiment.build import complete
 from ray_diloco.experiment.complaints import FAILURE, complaint
 from ray_diloco.experiment.conf_folder import conf_dir
 from ray_diloco.experiment.progress import open_progress
-from ray_diloco.experiment.reading import mask_tokens, read_config
-from ray_diloco.experiment.run import run
+from ray_diloco.experiment.reading import mask_tokens, read_config, refuse_token_words
 from ray_diloco.experiment.schema import Config
 from ray_diloco.experiment.summary import print_summary
 from ray_diloco.protocol.run import RunLimits
@@ -38,9 +36,12 @@ def main() -> None:
         codes.append(code)
         return eval_loss
 
-    application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(
-        job
-    )
+    with_hydra = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
+
+    def application() -> None:
+        refuse_token_words(sys.argv[1:])
+        with_hydra(job)()
+
     code = _guarded(application, debug="HYDRA_FULL_ERROR" in os.environ)
     sys.exit(max([code, *codes]))
 
@@ -49,6 +50,8 @@ def follow(
     config: Config, run_dir: Path, *, overrides: tuple[str, ...] = ()
 ) -> tuple[int, float | None]:
     """Run with progress and summary on the console; gives exit code and final loss."""
+    from ray_diloco.experiment.run import run  # torch and all, which help and typos do without
+
     console = Console()
     limits = RunLimits(
         max_steps=config.run.max_steps,
@@ -84,7 +87,7 @@ def _run_job(composed: DictConfig) -> tuple[int, float | None]:
     run_dir = Path(settings.runtime.output_dir)
     debug = bool(composed.run.debug)
     try:
-        config = complete(read_config(composed))
+        config = read_config(composed)
         logging.getLogger("ray_diloco").setLevel(config.run.log_level.value)
         overrides = tuple(mask_tokens(str(each)) for each in settings.overrides.task)
         return follow(config, run_dir, overrides=overrides)
@@ -99,11 +102,15 @@ def _run_job(composed: DictConfig) -> tuple[int, float | None]:
 
 def _guarded(application: Callable[[], object], *, debug: bool) -> int:
     """Call it with Hydra's own printing of errors switched off."""
+    before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         application()
     except (Exception, KeyboardInterrupt) as error:
         return report(error, debug=debug or complaint(error) is None)
+    finally:
+        if before is None:
+            del os.environ["HYDRA_FULL_ERROR"]
     return 0
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 
 from ray_diloco.errors import ConfigError
-from ray_diloco.experiment.build import complete
 from ray_diloco.experiment.conf_folder import conf_dir
 from ray_diloco.experiment.main import follow, report
 from ray_diloco.experiment.plain_block import read_plain_block
-from ray_diloco.experiment.reading import read_config
+from ray_diloco.experiment.reading import read_config, refuse_token_words
 from ray_diloco.experiment.schema import Config
 from ray_diloco.timing.wall import WallClock
 
@@ -43,6 +42,7 @@ def main() -> None:
         print(HELP, end="")
         sys.exit(0 if words else 2)
     try:
+        refuse_token_words(words)
         config, run_dir, notes = read_command(words)
         for note in notes:
             print(note)
@@ -72,7 +72,7 @@ def read_command(words: list[str]) -> tuple[Config, Path, tuple[str, ...]]:
         composed.cluster.nodes = len(composed.cluster.node_ids)
     stamp = WallClock().utc()[:19].replace(":", "-")
     run_dir = Path(own.get("run_dir") or f"outputs/node-{node_id}/{stamp}")
-    return complete(read_config(composed)), run_dir, notes
+    return read_config(composed), run_dir, notes
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
@@ -16,7 +16,7 @@ NO_TOKENS = "a token is never part of a configuration; set HF_TOKEN or use `hf a
 _TOKEN_KEY = re.compile(r"(.*_)?(token|api_key|password|secret)", re.IGNORECASE)
 _CONVERSION = re.compile(r"could not be converted to (\w+)")
 _KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
-_TOKEN_VALUE = re.compile(r"hf_[A-Za-z0-9_-]{8,}")
+_TOKEN_VALUE = re.compile(r"hf_[A-Za-z0-9_-]{20,}")
 
 
 def read_config(composed: DictConfig | dict[str, Any]) -> Config:
@@ -55,6 +55,16 @@ def refuse_tokens(given: Any) -> None:
         named = is_token_name(setting) and value is not None
         if named or (isinstance(value, str) and _TOKEN_VALUE.search(value)):
             raise ConfigError(setting, "***", NO_TOKENS)
+
+
+def refuse_token_words(words: Iterable[str]) -> None:
+    """The same for the words of a command line, before anything is made of them."""
+    for word in words:
+        name, _, value = word.partition("=")
+        name = name.lstrip("+~")
+        named = is_token_name(name) and value not in ("", "null")
+        if named or _TOKEN_VALUE.search(word):
+            raise ConfigError(mask_tokens(name), "***", NO_TOKENS)
 
 
 def is_token_name(setting: str) -> bool:

@@ -13,7 +13,10 @@ from ray_diloco.experiment.conf_folder import conf_dir
         ("clust=uniform", "clust: no such setting; did you mean cluster?"),
         ("cluster=unifrm", "cluster=unifrm: expected one of"),
         ("cluster=unifrm", "did you mean uniform?"),
-        ("hub.token=hf_abcdefghijkl", "hub.token: a token is never part of a configuration"),
+        (
+            "hub.token=hf_abcdefghijklmnopqrstuvwx",
+            "hub.token: a token is never part of a configuration",
+        ),
         ("run.max_steps=[1", "'run.max_steps=[1': expected group=file"),
         ("what", "'what': expected group=file"),
         ("diloco.nothing.like=it", "diloco.nothing.like: no such setting"),
@@ -33,7 +36,10 @@ def test_a_wrong_override_gets_one_line_that_names_it(override, line):
 
 
 def test_trouble_with_the_hub_says_so_without_tokens():
-    assert complaint(PermanentHubError("401 for hf_abcdefghijkl")) == ("hub: 401 for hf_***", 2)
+    assert complaint(PermanentHubError("401 for hf_abcdefghijklmnopqrstuvwx")) == (
+        "hub: 401 for hf_***",
+        2,
+    )
 
 
 def test_wrong_use_and_wrong_content_have_different_codes():

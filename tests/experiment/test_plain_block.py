@@ -104,7 +104,12 @@ def test_the_role_is_read_as_the_plain_protocol_reads_it(block, role):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("token", "hf_abcdefghijkl"), ("mode", "fedavg"), ("inner_step", 5), ("role", "boss")],
+    [
+        ("token", "hf_abcdefghijklmnopqrstuvwx"),
+        ("mode", "fedavg"),
+        ("inner_step", 5),
+        ("role", "boss"),
+    ],
 )
 def test_what_the_block_cannot_say_is_refused_by_name(field, value):
     block = {"enabled": True, "role": "worker", "node_id": "a"} | {field: value}

@@ -6,7 +6,7 @@ from ray_diloco.experiment.reading import mask_tokens, nearest_setting, read_con
 from ray_diloco.experiment.schema import Config
 from ray_diloco.timing.profile import NodeProfile
 
-TOKEN = "hf_abcdefghijklmnop"
+TOKEN = "hf_abcdefghijklmnopqrstuvwx"
 
 
 def refusal(given) -> ConfigError:

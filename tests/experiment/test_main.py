@@ -1,0 +1,84 @@
+import json
+import logging
+import sys
+
+import pytest
+
+from ray_diloco.experiment.main import main
+from ray_diloco.experiment.schema import Config
+
+TINY = ("debug=default", "run.debug=false", "data=synthetic", "data.synthetic_bytes=20000")
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    """Call ``ray-diloco`` in an empty folder; gives exit code, output and errors."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ray-diloco", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    yield call
+    for handler in logging.getLogger().handlers[:]:
+        if isinstance(handler, logging.FileHandler):
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+
+
+def test_help_fits_a_screen_and_names_the_groups(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    assert len(out.splitlines()) <= 36
+    assert max(map(len, out.splitlines())) <= 100
+    groups = [name for name in Config.__dataclass_fields__ if name != "run"]
+    assert [group for group in (*groups, "experiment", "debug") if f"\n{group}: " not in out] == []
+
+
+def test_a_typo_is_one_line_and_leaves_nothing(command, tmp_path):
+    code, out, err = command("diloco.iner_steps=3")
+    assert (code, out) == (2, "")
+    assert err == (
+        "ray-diloco: diloco.iner_steps: no such setting; did you mean diloco.inner_steps?\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_that_cannot_be_is_one_line_and_leaves_no_run_folder(command, tmp_path):
+    code, _, err = command("cluster.node_ids=[a,a,b,c]", f"hydra.run.dir={tmp_path}/run")
+    assert code == 2
+    assert err == "ray-diloco: cluster.node_ids='a': expected each id once\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("word", ["+hub.token=secret", f"run.name=hf_{'a' * 30}"])
+@pytest.mark.parametrize("flag", [(), ("-m",)])
+def test_a_token_on_the_command_line_is_refused_and_written_nowhere(command, tmp_path, flag, word):
+    code, out, err = command(*flag, word)
+    assert (code, out) == (2, "")
+    assert "a token is never part of a configuration" in err
+    assert word.split("=")[1] not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_in_this_process_trains_and_leaves_its_folder(command, tmp_path):
+    code, out, err = command(*TINY, "hub=memory", f"hydra.run.dir={tmp_path}/run")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].split() == ["run", "folder", str(tmp_path / "run")]
+    numbers = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (numbers["status"], numbers["range_sum"]) == ("done", "ok")
+    assert numbers["eval_loss"] < numbers["initial_eval_loss"]
+    assert numbers["tokens"] == numbers["tokens_merged"]
+
+
+def test_a_multirun_goes_on_after_a_refused_run_and_says_so_in_its_code(command, tmp_path):
+    words = (*TINY, "hub=memory", "diloco.inner_steps=0,4", f"hydra.sweep.dir={tmp_path}/sweep")
+    code, _, err = command("-m", *words)
+    assert code == 2
+    assert err == "ray-diloco: diloco.inner_steps=0: expected at least 1\n"
+    assert [path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir()] == ["1"]
+    assert (tmp_path / "sweep" / "1" / "result.json").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 from ray_diloco.errors import ConfigError
 from ray_diloco.hub.connect import endpoint_of
 from ray_diloco.hub.embedded.server import EmbeddedHub
+from ray_diloco.hub.embedded.storm import plan_of, rules_of
 from ray_diloco.hub.entrance import enter, find_token
 from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.hub.secret import Secret
@@ -35,12 +36,13 @@ def open_hub(
     run_dir: Path,
     in_actor: bool,
     clock: Clock | None = None,
+    seed: int = 0,
 ) -> Generator[HubAccess, None, None]:
     """A private, writable repository for a run; an embedded hub ends with the context.
 
     ``leads``: this run has the master, which may make the repository. ``in_actor``: serve the
-    embedded hub from a Ray actor. ``clock``: dates the embedded hub's commits. UsageError and
-    HubError say what is missing.
+    embedded hub from a Ray actor. ``clock``: dates the embedded hub's commits. ``seed``: for the
+    faults that it is asked for. UsageError and HubError say what is missing.
     """
     repo_id = settings.repo_id or _repo_name(run_id)
     if settings.kind == HubKind.memory:
@@ -48,7 +50,7 @@ def open_hub(
     elif settings.kind == HubKind.embedded and settings.endpoint is None:
         _require_leading(leads)
         serving = _served_by_actor if in_actor else _served_here
-        with serving(run_dir / "hub", settings, clock) as (endpoint, token):
+        with serving(run_dir / "hub", settings, clock, seed) as (endpoint, token):
             yield _enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, leads=True)
     else:
         yield _enter(
@@ -62,9 +64,16 @@ def open_hub(
 
 @contextmanager
 def _served_here(
-    folder: Path, settings: HubSettings, clock: Clock | None
+    folder: Path, settings: HubSettings, clock: Clock | None, seed: int
 ) -> Generator[tuple[str, Secret], None, None]:
-    hub = EmbeddedHub(folder, host=settings.host, port=settings.port, clock=clock)
+    hub = EmbeddedHub(
+        folder,
+        host=settings.host,
+        port=settings.port,
+        clock=clock,
+        rules=rules_of(settings),
+        plan=plan_of(settings, seed=seed),
+    )
     with hub:
         yield hub.endpoint, hub.token
 
@@ -74,10 +83,11 @@ def _served_by_actor(
     folder: Path,
     settings: HubSettings,
     clock: Clock | None,  # noqa: ARG001 - an actor has the machine's time
+    seed: int,
 ) -> Generator[tuple[str, Secret], None, None]:
     from ray_diloco.cluster.hub_actor import served_by_actor  # Ray only where it is used
 
-    with served_by_actor(folder, host=settings.host, port=settings.port) as served:
+    with served_by_actor(folder, settings, seed=seed) as served:
         yield served
 
 

@@ -18,12 +18,16 @@ from ray_diloco.timing.wall import start_of_run
 
 class Stage:
     """What a run is played on; a context manager that ends what it started. ``engine``: ray or
-    inproc. ``virtual``: in virtual time, whose trace hash begins with ``header``.
+    inproc. ``virtual``: in virtual time, whose trace hash begins with ``header``. ``seed``: the
+    run's.
     """
 
-    def __init__(self, ray: RaySettings, *, engine: str, virtual: bool, header: str = "") -> None:
+    def __init__(
+        self, ray: RaySettings, *, engine: str, virtual: bool, header: str = "", seed: int = 0
+    ) -> None:
         self._ray = ray
         self._engine = engine
+        self._seed = seed
         self._clock = VirtualClock((), header=header) if virtual else None
         self._store: MemoryStore | None = None
         self._stack = ExitStack()
@@ -55,6 +59,7 @@ class Stage:
                 run_dir=run_dir,
                 in_actor=self._engine == "ray",
                 clock=self._clock,
+                seed=self._seed,
             )
         )
         self._store = access.store

@@ -28,6 +28,7 @@ def check_config(config: Config) -> str:
     config.diloco.check()
     config.cluster.check()
     config.ray.check()
+    config.hub.check()
     _check_run_name(config)
     _check_time(config)
     _check_role(config)

@@ -45,4 +45,5 @@ def open_stage(config: Config, identity: RunIdentity) -> AbstractContextManager[
         engine=config.engine.name.value,
         virtual=config.time.kind is TimeKind.virtual,
         header=f"{identity.config_hash} {config.run.threads_per_node}",
+        seed=config.run.seed,
     )

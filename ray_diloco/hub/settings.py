@@ -1,9 +1,27 @@
 """Where the hub is and how long its answers are waited for. There is no field for a token."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ray_diloco.errors import ConfigError
+
 HUGGINGFACE_ENDPOINT = "https://huggingface.co"
+
+FAULT_KINDS = (
+    "busy",  # a commit meets another one: 409
+    "quota",  # a commit is one too many: 429, with the Hub's text
+    "errors",  # this request and the next few are answered 500 to 504
+    "landed_500",  # a commit lands, and 500 is the answer
+    "lost",  # a request takes effect, and the connection breaks before the answer
+    "reset",  # the connection breaks before anything happened
+    "stall",  # silence for `fault_seconds`, then as `reset`
+    "truncate",  # half of a file arrives, then the connection breaks
+    "flip",  # a file arrives with one bit flipped
+    "lag",  # a branch is seen where it was one commit ago
+    "slow",  # a file takes `fault_seconds`, up or down
+    "expire",  # an upload address is no longer good
+)
+"""What the embedded hub can do to a request on purpose."""
 
 
 class HubKind(StrEnum):
@@ -28,7 +46,7 @@ class HubSettings:
     branch: str = "main"
     # accept a repository that everybody can read
     allow_public: bool = False
-    # commits per hour of all participants together; huggingface.co refuses more than 128
+    # commits per hour of all participants together where they are counted: huggingface.co, strict
     commits_per_hour: int = 100
     # seconds until a connection must stand
     connect_timeout: float = 10.0
@@ -52,3 +70,43 @@ class HubSettings:
     port: int = 0
     # commits after which the master squashes the history; 0: never
     squash_every: int = 0
+    # the embedded hub refuses like huggingface.co: 128 commits an hour, one at a time
+    strict: bool = False
+    # what the embedded hub does to requests on purpose, each kind with a probability: {reset: 0.1}
+    faults: dict[str, float] = field(default_factory=dict)
+    # seconds that its stalls, slow files and waits after a 429 last
+    fault_seconds: float = 1.0
+
+    def check(self) -> None:
+        """ConfigError for the first setting that cannot be used."""
+        for name in _SECONDS:
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"hub.{name}", getattr(self, name), "expected seconds above 0")
+        if self.commits_per_hour < 1:
+            raise ConfigError("hub.commits_per_hour", self.commits_per_hour, "expected at least 1")
+        if self.squash_every < 0:
+            raise ConfigError("hub.squash_every", self.squash_every, "expected at least 0")
+        for kind, probability in self.faults.items():
+            if kind not in FAULT_KINDS:
+                raise ConfigError("hub.faults", kind, f"expected one of {', '.join(FAULT_KINDS)}")
+            if not 0 <= probability <= 1:
+                raise ConfigError(f"hub.faults.{kind}", probability, "expected 0 to 1")
+
+    @property
+    def budget(self) -> int | None:
+        """Commits per hour that all participants share; None where nobody counts them."""
+        counted = self.kind is HubKind.huggingface or self.strict
+        return self.commits_per_hour if counted else None
+
+
+_SECONDS = (
+    "connect_timeout",
+    "read_timeout",
+    "total_timeout",
+    "transfer_timeout",
+    "retry_deadline",
+    "retry_first",
+    "retry_longest",
+    "quota_longest",
+    "fault_seconds",
+)

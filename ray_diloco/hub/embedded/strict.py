@@ -14,6 +14,7 @@ from ray_diloco.protocol.clock import MICROS_PER_SECOND, Clock
 
 HOUR = 3600 * MICROS_PER_SECOND
 HUB_COMMITS_PER_HOUR = 128
+SLOW_PIECES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +39,18 @@ class FaultKind(StrEnum):
     truncate = "truncate"  # half of the file arrives, then the connection breaks
     flip = "flip"  # the file arrives whole, with one bit flipped
     lag = "lag"  # branches are seen where they were one commit ago
+    slow = "slow"  # a file comes in pieces over `seconds`; anything else that much later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. ``status`` and ``retry_after`` (seconds) are those of a refusal."""
+    """One fault. ``status``, ``retry_after`` (seconds) and ``text`` are those of a refusal."""
 
     kind: FaultKind
     status: int = 503
     retry_after: int | None = None
     seconds: float = 0.0
+    text: str = "refused by plan"
 
 
 LAGGING: ContextVar[bool] = ContextVar("lagging", default=False)
@@ -60,6 +63,11 @@ Plan = Callable[[str, web.Request], Fault | None]
 def no_faults(_route: str, _request: web.Request) -> Fault | None:
     """The plan of a kind hub."""
     return None
+
+
+def quota_text(limit: int) -> str:
+    """What the Hub says to one commit too many."""
+    return f"You have exceeded the rate limit for repository commits ({limit} per hour)."
 
 
 class Quota:
@@ -83,8 +91,7 @@ class Quota:
             raise Refused(
                 429,
                 "TooManyRequests",
-                "You have exceeded the rate limit for repository commits "
-                f"({self._limit} per hour). Retry in {wait} seconds.",
+                f"{quota_text(self._limit)} Retry in {wait} seconds.",
                 {"Retry-After": str(wait)},
             )
         moments.append(now)
@@ -97,7 +104,7 @@ async def suffer(
     match fault.kind:
         case FaultKind.refuse:
             after = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-            raise Refused(fault.status, "Fault", "refused by plan", after)
+            raise Refused(fault.status, "Fault", fault.text, after)
         case FaultKind.landed_500:
             await handle()
             raise Refused(500, "Fault", "failed after it took effect, by plan")
@@ -111,6 +118,8 @@ async def suffer(
             return broken(request)
         case FaultKind.lag:
             return await _late(handle)
+        case FaultKind.slow:
+            return await _slow(request, handle, fault.seconds)
         case _:
             return await _damaged(fault.kind, request, await handle())
 
@@ -121,6 +130,24 @@ async def _late(handle: Callable[[], Awaitable[web.StreamResponse]]) -> web.Stre
         return await handle()
     finally:
         LAGGING.reset(before)  # one task answers all requests of a connection
+
+
+async def _slow(
+    request: web.Request, handle: Callable[[], Awaitable[web.StreamResponse]], seconds: float
+) -> web.StreamResponse:
+    if request.method != "GET":
+        await asyncio.sleep(seconds)
+    whole = await handle()
+    if not isinstance(whole, BlobResponse) or request.method == "HEAD":
+        return whole
+    content = await asyncio.to_thread(whole.blob.read_bytes)
+    answer = web.StreamResponse(headers={**whole.headers, "Content-Length": str(len(content))})
+    await answer.prepare(request)
+    piece = -(-len(content) // SLOW_PIECES) or 1
+    for start in range(0, len(content), piece):
+        await asyncio.sleep(seconds / SLOW_PIECES)
+        await answer.write(content[start : start + piece])
+    return answer
 
 
 def broken(request: web.Request) -> web.StreamResponse:

@@ -43,7 +43,8 @@ class Claim:
     """One message of a participant; ``number`` counts them from 0, so that order can be restored.
 
     ``time``: before it the participant accesses nothing, but for its watches; None: never of its
-    own accord. ``ask``: None while it computes. ``leaves``: its last message.
+    own accord. ``ask``: None while it computes. ``leaves``: its last message; with a time its next
+    incarnation joins then and counts its messages from 0 again.
     """
 
     participant: str
@@ -85,4 +86,10 @@ class Turns(Protocol):
 
     def interrupt(self, participant: str) -> None:
         """End the participant's present or next rest. From any thread."""
+        ...
+
+    def crashed(self, claim: Claim) -> None:
+        """Deliver the last claim of a participant whose machine dies, as the scenario says: from
+        here on nothing of it may run. May never return.
+        """
         ...

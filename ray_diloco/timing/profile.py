@@ -2,7 +2,8 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import NormalDist
 
 from ray_diloco.errors import ConfigError
@@ -52,6 +53,19 @@ class NodeProfile:
     """Download bandwidth in megabits per second; null: no limit."""
     latency_ms: float = 0.0
     """Paid once by every transfer, in milliseconds."""
+    region: str | None = None
+    """The group of ``cluster.regions`` whose link it shares; null: none."""
+    join_at: float = 0.0
+    """Seconds of the run's time at which it first takes part. Like all that follows, simulated in
+    virtual time only."""
+    leave_at: float | None = None
+    """Seconds at which it sends what it has and ends; null: with the run."""
+    crash_at: float | None = None
+    """Seconds at which it dies without a word; null: never."""
+    recover_after: float | None = None
+    """Seconds from ``crash_at`` until it starts again; null: it never does."""
+    away: list[list[float]] = field(default_factory=list[list[float]])
+    """Further stretches [from, until] of seconds in which it is dead; until .inf: for good."""
 
     @property
     def link(self) -> LinkProfile:
@@ -65,18 +79,38 @@ class NodeProfile:
 
         ``node_id`` only names the setting.
         """
-        for field, good, expected in (
+        for name, good, expected in (
             ("seconds_per_step", _positive(self.seconds_per_step), "a finite number above 0"),
             ("jitter", self.jitter in JITTERS, f"one of {', '.join(JITTERS)}"),
             ("up_mbps", self.up_mbps is None or _positive(self.up_mbps), "above 0, or null"),
             ("down_mbps", self.down_mbps is None or _positive(self.down_mbps), "above 0, or null"),
             ("latency_ms", 0 <= self.latency_ms < math.inf, "a finite number from 0"),
             ("jitter_parameter", *self._parameter_fits()),
+            ("join_at", 0 <= self.join_at < math.inf, "a finite number from 0"),
+            ("leave_at", self._comes_later(self.leave_at), "more than join_at, or null"),
+            ("crash_at", self._comes_later(self.crash_at), "more than join_at, or null"),
+            ("recover_after", *self._recovery_fits()),
+            ("away", self._away_fits(), "[from, until] in order, later than join_at, apart"),
         ):
             if not good:
-                raise ConfigError(
-                    f"cluster.nodes.{node_id}.{field}", getattr(self, field), expected
-                )
+                raise ConfigError(f"cluster.nodes.{node_id}.{name}", getattr(self, name), expected)
+
+    def _comes_later(self, seconds: float | None) -> bool:
+        return seconds is None or self.join_at < seconds < math.inf
+
+    def _recovery_fits(self) -> tuple[bool, str]:
+        if self.recover_after is None:
+            return True, ""
+        good = self.crash_at is not None and _positive(self.recover_after)
+        return good, "a finite number above 0, with crash_at, or null"
+
+    def _away_fits(self) -> bool:
+        ends = [self.join_at]
+        for stretch in self.away:
+            if len(stretch) != 2:
+                return False
+            ends += stretch
+        return all(before < after for before, after in pairwise(ends))
 
     def _parameter_fits(self) -> tuple[bool, str]:
         match self.jitter:

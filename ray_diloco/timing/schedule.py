@@ -105,6 +105,15 @@ class Schedule:
                 self._end_rest(seat, grants)
         return grants
 
+    def remove(self, participant: str) -> list[Grant]:
+        """Who died without a word leaves, whatever it computed or waited for."""
+        grants: list[Grant] = []
+        seat = self._seats.get(participant)
+        if seat is not None:
+            self._leave(seat, None)
+            self._settle(grants)
+        return grants
+
     def trace_hash(self) -> str:
         """sha256 over the header and every access granted so far: time, participant, label."""
         return self._trace.copy().hexdigest()
@@ -117,7 +126,7 @@ class Schedule:
 
     def _take(self, seat: _Seat, claim: Claim, grants: list[Grant]) -> None:
         if claim.leaves:
-            self._leave(seat)
+            self._leave(seat, claim.time)
             return
         if seat.ask is not None:
             raise RuntimeError(f"{seat.name!r} claims while it waits for {seat.ask.label!r}")
@@ -135,13 +144,17 @@ class Schedule:
                 return
         self._weigh(seat, grants)
 
-    def _leave(self, seat: _Seat) -> None:
-        """Whatever it computed or waited for."""
+    def _leave(self, seat: _Seat, back: Micros | None) -> None:
+        """Whatever it computed or waited for. ``back``: when its next incarnation joins."""
         del self._seats[seat.name]
         if seat.ask is None:
             self._computing -= 1
         seat.version += 1
         self._watch(seat, ())
+        for number in [number for name, number in self._held if name == seat.name]:
+            del self._held[seat.name, number]
+        if back is not None:
+            self.register(seat.name, back)
 
     def _watch(self, seat: _Seat, watches: tuple[Watch, ...]) -> None:
         seat.watches = watches

@@ -102,6 +102,12 @@ class VirtualClock:
                     described = self._schedule.describe()
                 logger.warning("%s still waits: %s", claim.participant, described)
 
+    def crashed(self, claim: Claim) -> None:
+        """The last claim of an incarnation; its successor's port starts where it says."""
+        if claim.time is not None:
+            self._joined[claim.participant] = claim.time
+        self._apply(claim)
+
     def interrupt(self, participant: str) -> None:
         """Ends the participant's present or next rest. From any thread."""
         with self._lock:

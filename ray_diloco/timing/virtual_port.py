@@ -23,6 +23,7 @@ from ray_diloco.protocol.clock import (
     Sleep,
     Transfer,
 )
+from ray_diloco.timing.churn import ScriptedCrash, next_outage
 from ray_diloco.timing.claims import START, Ask, Claim, Grant, Turns, Watch
 from ray_diloco.timing.profile import NodeProfile
 from ray_diloco.timing.step_times import StepTimes
@@ -42,8 +43,9 @@ class VirtualPort:
         rng: random.Random | None = None,
         started_at: Micros = START,
     ) -> None:
-        """``profile``: steps and link (None: the default profile, for who does not train). ``rng``:
-        for its jitter. ``started_at``: the time with which the participant was registered.
+        """``profile``: steps, link and outages (None: the default profile, for who does not train).
+        ``rng``: for its jitter. ``started_at``: the time with which the participant was registered.
+        Whatever lets time pass raises ScriptedCrash when the profile's next outage is reached.
         """
         self._turns = turns
         self._participant = participant
@@ -51,6 +53,7 @@ class VirtualPort:
         self._link = self._profile.link
         self._times = StepTimes(self._profile, rng or random.Random(0))
         self._now = started_at
+        self._outage = next_outage(profile, started_at)
         self._messages = itertools.count()
         self._orders = itertools.count()
         self._promised: tuple[Micros, tuple[Watch, ...]] = (started_at, ())
@@ -162,6 +165,16 @@ class VirtualPort:
         """Carries out the earliest effect at or before ``horizon`` (None: for ever); False when
         there is none. ``rest``: then wait for the others to get as far as the horizon.
         """
+        outage = self._outage
+        if outage is None or (horizon is not None and horizon < outage.at):
+            return self._carry_out(horizon, rest=rest)
+        if not self._carry_out(Micros(outage.at - 1), rest=rest):
+            self._closed = True
+            self._turns.crashed(self._claim(outage.until, leaves=True))
+            raise ScriptedCrash(self._participant, outage.until)
+        return True
+
+    def _carry_out(self, horizon: Micros | None, *, rest: bool) -> bool:
         self._horizon = horizon
         if self._interrupted:
             self._interrupted = False
@@ -263,7 +276,8 @@ class VirtualPort:
     def _promise(self, quiet_end: Micros) -> None:
         """Tells the others until when they need not reckon with this participant."""
         dues = [lane.due for lane in self._lanes.values() if lane.due is not None]
-        time = min([quiet_end, *dues])
+        ends = [self._outage.at] if self._outage is not None else []
+        time = min([quiet_end, *dues, *ends])
         watches = tuple(lane.watch for lane in self._lanes.values() if lane.watch is not None)
         if (time, watches) != self._promised:
             self._promised = (time, watches)

@@ -20,6 +20,7 @@ import httpx2
 from huggingface_hub import set_client_factory
 from huggingface_hub.utils._http import hf_request_event_hook
 
+from ray_diloco.hub.deadline import bound
 from ray_diloco.hub.faults import Asked, fault_of_network, fault_of_status
 
 LONGEST_ERROR_BODY = 1 << 16
@@ -78,6 +79,11 @@ def calling(
         _CALL.reset(before)
 
 
+def _seconds_left() -> float | None:
+    call = _CALL.get()
+    return None if call is None else call.deadline - time.monotonic()
+
+
 class WatchedTransport(httpx2.BaseTransport):
     """Sends each request over the right way (a proxy or none) and watches those of our calls."""
 
@@ -110,7 +116,7 @@ class WatchedTransport(httpx2.BaseTransport):
     def _way(self, proxy: str | None) -> httpx2.HTTPTransport:
         with self._lock:
             if proxy not in self._ways:
-                self._ways[proxy] = httpx2.HTTPTransport(proxy=proxy)
+                self._ways[proxy] = bound(httpx2.HTTPTransport(proxy=proxy), _seconds_left)
             return self._ways[proxy]
 
 

@@ -24,7 +24,12 @@ from ray_diloco.protocol.clock import (
 
 T = TypeVar("T")
 Kind = Literal["write", "look", "read"]
+Note = Callable[[HubError], None]
 HOUR = Micros(3600 * MICROS_PER_SECOND)
+
+
+def unnoted(_error: HubError) -> None:
+    """Nobody hears of what is waited out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +60,12 @@ def retrying(
     *,
     kind: Kind = "read",
     memo: str | None = None,
+    note: Note = unnoted,
 ) -> Generator[Effect, Any, T]:
     """What ``call`` gives, tried again while its error passes by itself and the deadline allows.
 
-    ``kind`` and ``memo`` are those of `Access`. Raises the last error: at once when it is
+    ``kind`` and ``memo`` are those of `Access`; ``note`` hears of each error that is waited out.
+    Raises the last error: at once when it is
     permanent, and at once when a ``write`` may have landed (outcome unknown: look before anything
     is sent again). Time that a quota asks to wait does not count to the deadline. An interruption
     only brings the next try forward.
@@ -78,6 +85,7 @@ def retrying(
             wait = backoff(attempt, policy, rng)
         if clock.now() + wait > deadline:
             raise fault
+        note(fault)
         yield Sleep(wait)
     raise AssertionError("the count has no end")
 

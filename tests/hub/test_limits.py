@@ -106,6 +106,17 @@ def test_a_quota_waits_what_the_hub_says_and_not_more_than_the_cap() -> None:
     assert micros(600) <= slept[0] <= micros(601)
 
 
+def test_what_is_waited_out_is_noted_and_what_is_raised_is_not() -> None:
+    heard: list[Exception] = []
+    faults = [TransientHubError("500", "refused"), QuotaExceeded("429", micros(1))]
+    attempt(failing(*faults), note=heard.append)
+    assert heard == faults
+    heard.clear()
+    with pytest.raises(TransientHubError):
+        attempt(failing(TransientHubError("reset", "unknown")), kind="write", note=heard.append)
+    assert heard == []
+
+
 def test_an_interrupted_wait_brings_the_next_try_forward() -> None:
     answer, slept = attempt(failing(*[TransientHubError("busy", "refused")] * 2), interrupted=True)
     assert (answer, len(slept)) == ("done", 2)

@@ -1,6 +1,7 @@
 """What became of the participants, told alike by all engines."""
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +18,11 @@ class Endings:
 
     reports: dict[str, Any] = field(default_factory=dict[str, Any])
     failures: dict[str, str] = field(default_factory=dict[str, str])
+    crashes: Counter[str] = field(default_factory=Counter[str])
+    lost: set[str] = field(default_factory=set[str])
 
     def ended(self, participant: str) -> bool:
-        return participant in self.reports or participant in self.failures
+        return any(participant in each for each in (self.reports, self.failures, self.lost))
 
     def report(self, participant: str, report: NodeReport | MasterReport) -> None:
         self.reports[participant] = report
@@ -32,6 +35,13 @@ class Endings:
             error = str(error) if known else f"{type(error).__name__}: {error}"
         self.failures[participant] = error.strip().splitlines()[0] if error.strip() else "failed"
 
+    def crash(self, participant: str, *, for_good: bool) -> None:
+        """It died as the scenario says."""
+        self.crashes[participant] += 1
+        if for_good:
+            self.lost.add(participant)
+        logger.info("%s crashed%s", participant, " for good" if for_good else "")
+
     def ending(self) -> Ending:
         """All reports, nodes in the order of their ids."""
         nodes = [each for _, each in sorted(self.reports.items()) if isinstance(each, NodeReport)]
@@ -40,4 +50,5 @@ class Endings:
             nodes=tuple(nodes),
             master=masters[0] if masters else None,
             failures=dict(self.failures),
+            crashes=dict(sorted(self.crashes.items())),
         )

@@ -1,7 +1,7 @@
 """The seam between an experiment and who runs its participants."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ray_diloco.master.plan import MasterPlan
@@ -24,12 +24,13 @@ class View:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How a run ended. ``failures``: participant id -> what went wrong, in one line, with a
-    traceback in the log.
+    traceback in the log. ``crashes``: node id -> how often it died as the scenario says.
     """
 
     nodes: tuple[NodeReport, ...]
     master: MasterReport | None
     failures: dict[str, str]
+    crashes: dict[str, int] = field(default_factory=dict[str, int])
 
 
 class Engine(Protocol):

@@ -9,9 +9,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 
+from ray_diloco.cluster.hub_service import embedded_hub
 from ray_diloco.errors import ConfigError
 from ray_diloco.hub.embedded.server import EmbeddedHub
-from ray_diloco.hub.embedded.storm import plan_of, rules_of
 from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubSettings
 
@@ -19,23 +19,18 @@ from ray_diloco.hub.settings import HubSettings
 class _HubActor:
     """Serves a folder until it is closed."""
 
-    def __init__(self, folder: Path, settings: HubSettings, *, seed: int, token: Secret) -> None:
-        self._hub = EmbeddedHub(
-            folder,
-            host=settings.host,
-            port=settings.port,
-            token=token,
-            rules=rules_of(settings),
-            plan=plan_of(settings, seed=seed),
-        )
+    def __init__(self) -> None:
+        self._hub: EmbeddedHub | None = None
 
-    def start(self) -> str:
+    def start_hub(self, folder: Path, settings: HubSettings, *, seed: int, token: Secret) -> str:
         """Listen; gives the endpoint."""
+        self._hub = embedded_hub(folder, settings, seed=seed, token=token)
         return self._hub.start().endpoint
 
-    def close(self) -> None:
+    def close_hub(self) -> None:
         """Stop serving."""
-        self._hub.close()
+        if self._hub is not None:
+            self._hub.close()
 
 
 actor_class: Any = ray.remote
@@ -44,16 +39,18 @@ HubActor: Any = actor_class(num_cpus=0, max_restarts=0)(_HubActor)
 
 @contextmanager
 def served_by_actor(
-    folder: Path, settings: HubSettings, *, seed: int
+    folder: Path, settings: HubSettings, *, seed: int, host: Any = None
 ) -> Generator[tuple[str, Secret], None, None]:
-    """Endpoint and token of a hub that lasts as long as the context. ConfigError when the address
-    cannot be had.
+    """Endpoint and token of a hub that lasts as long as the context. ``host``: the actor that
+    serves it (`start_hub`, `close_hub`); None: one of its own, with the machine's time. ConfigError
+    when the address cannot be had.
     """
     token = Secret("hf_" + secrets.token_urlsafe(32))
-    actor: Any = HubActor.remote(folder, settings, seed=seed, token=token)
+    actor: Any = host or HubActor.remote()
     try:
         try:
-            endpoint = str(ray.get(actor.start.remote()))
+            started = actor.start_hub.remote(folder, settings, seed=seed, token=token)
+            endpoint = str(ray.get(started))
         except RayTaskError as error:
             raise ConfigError(
                 "hub.port", settings.port, f"expected a free port on {settings.host}: {error.cause}"
@@ -61,5 +58,6 @@ def served_by_actor(
         yield endpoint, token
     finally:
         if ray.is_initialized():
-            ray.wait([actor.close.remote()], timeout=5.0)
-            ray.kill(actor)
+            ray.wait([actor.close_hub.remote()], timeout=5.0)
+            if host is None:
+                ray.kill(actor)

@@ -5,6 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.hub.connect import endpoint_of
@@ -35,22 +36,29 @@ def open_hub(
     leads: bool,
     run_dir: Path,
     in_actor: bool,
+    host: Any = None,
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Generator[HubAccess, None, None]:
     """A private, writable repository for a run; an embedded hub ends with the context.
 
     ``leads``: this run has the master, which may make the repository. ``in_actor``: serve the
-    embedded hub from a Ray actor. ``clock``: dates the embedded hub's commits. ``seed``: for the
-    faults that it is asked for. UsageError and HubError say what is missing.
+    embedded hub from a Ray actor: ``host`` (see `hub_actor.served_by_actor`), or one of its own.
+    ``clock``: dates the commits of a hub in this process. ``seed``: for the faults that it is asked
+    for. UsageError and HubError say what is missing.
     """
     repo_id = settings.repo_id or _repo_name(run_id)
     if settings.kind == HubKind.memory:
         yield HubAccess(repo_id=f"local/{repo_id.split('/')[-1]}", store=MemoryStore(clock))
     elif settings.kind == HubKind.embedded and settings.endpoint is None:
         _require_leading(leads)
-        serving = _served_by_actor if in_actor else _served_here
-        with serving(run_dir / "hub", settings, clock, seed) as (endpoint, token):
+        folder = run_dir / "hub"
+        serving = (
+            _served_by_actor(folder, settings, host, seed)
+            if in_actor
+            else _served_here(folder, settings, clock, seed)
+        )
+        with serving as (endpoint, token):
             yield _enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, leads=True)
     else:
         yield _enter(
@@ -62,32 +70,41 @@ def open_hub(
         )
 
 
-@contextmanager
-def _served_here(
-    folder: Path, settings: HubSettings, clock: Clock | None, seed: int
-) -> Generator[tuple[str, Secret], None, None]:
-    hub = EmbeddedHub(
+def embedded_hub(
+    folder: Path,
+    settings: HubSettings,
+    *,
+    seed: int,
+    clock: Clock | None = None,
+    token: Secret | None = None,
+) -> EmbeddedHub:
+    """An embedded hub as the settings want it, not started. ``token``: a new one when None."""
+    return EmbeddedHub(
         folder,
         host=settings.host,
         port=settings.port,
+        token=token,
         clock=clock,
         rules=rules_of(settings),
         plan=plan_of(settings, seed=seed),
     )
-    with hub:
+
+
+@contextmanager
+def _served_here(
+    folder: Path, settings: HubSettings, clock: Clock | None, seed: int
+) -> Generator[tuple[str, Secret], None, None]:
+    with embedded_hub(folder, settings, seed=seed, clock=clock) as hub:
         yield hub.endpoint, hub.token
 
 
 @contextmanager
 def _served_by_actor(
-    folder: Path,
-    settings: HubSettings,
-    clock: Clock | None,  # noqa: ARG001 - an actor has the machine's time
-    seed: int,
+    folder: Path, settings: HubSettings, host: Any, seed: int
 ) -> Generator[tuple[str, Secret], None, None]:
     from ray_diloco.cluster.hub_actor import served_by_actor  # Ray only where it is used
 
-    with served_by_actor(folder, settings, seed=seed) as served:
+    with served_by_actor(folder, settings, seed=seed, host=host) as served:
         yield served
 
 

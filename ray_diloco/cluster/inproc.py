@@ -1,20 +1,23 @@
 """engine=inproc: every participant is a thread of this process."""
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import torch
 
 from ray_diloco.cluster.endings import Endings
 from ray_diloco.cluster.engine import Ending, View
-from ray_diloco.cluster.participants import OpenTimes, master_name
+from ray_diloco.cluster.participants import OpenTimes, master_name, starts_of, successor
 from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.master.host import MasterHost
 from ray_diloco.master.plan import MasterPlan
 from ray_diloco.node.host import NodeHost
 from ray_diloco.node.plan import NodePlan
-from ray_diloco.protocol.run import Event
+from ray_diloco.protocol.run import Event, MasterReport, NodeReport
+from ray_diloco.timing.churn import ScriptedCrash
 from ray_diloco.timing.times import Times
 
 logger = logging.getLogger(__name__)
@@ -31,6 +34,7 @@ class InprocEngine:
         self._open_times = open_times
         self._store = store
         self._nodes: dict[str, NodeHost] = {}
+        self._dead: list[NodeHost] = []
         self._master: MasterHost | None = None
         self._master_name = ""
         self._threads: list[threading.Thread] = []
@@ -42,11 +46,9 @@ class InprocEngine:
         if nodes or master:
             torch.set_num_threads((nodes[0] if nodes else master).threads)  # type: ignore[union-attr]
         self._nodes = {plan.node_id: NodeHost(plan) for plan in nodes}
-        names = [*self._nodes]
         if master is not None:
             self._master, self._master_name = MasterHost(master), master_name(master)
-            names.append(self._master_name)
-        times = self._open_times(names)
+        times = self._open_times(starts_of(nodes, master))
         for plan in nodes:
             self._launch(plan.node_id, self._node_body(plan, times))
         if master is not None:
@@ -57,7 +59,7 @@ class InprocEngine:
     def look(self, timeout: float) -> View:
         with self._changed:
             ended = self._changed.wait_for(self._all_ended, timeout)
-        hosts = [*self._nodes.values(), *([self._master] if self._master else [])]
+        hosts = [*self._dead, *self._nodes.values(), *([self._master] if self._master else [])]
         events: list[Event] = [event for host in hosts for event in host.events()]
         return View(
             nodes=tuple(host.status() for host in self._nodes.values()),
@@ -93,29 +95,44 @@ class InprocEngine:
         self._threads.append(threading.Thread(target=body, name=name, daemon=True))
 
     def _node_body(self, plan: NodePlan, times: Times) -> Callable[[], None]:
-        host, seed = self._nodes[plan.node_id], plan.run.seed
-
         def body() -> None:
-            port = times.port(plan.node_id, profile=plan.profile, seed=seed)
-            nonce = times.nonce(plan.node_id, seed=seed, incarnation=0)
-            self._watch(plan.node_id, lambda: host.run(port, nonce=nonce, store=self._store))
+            self._watch(plan.node_id, lambda: self._live(plan, times))
             failed = plan.node_id in self._endings.failures
             if self._master is not None and (failed or not times.repeatable):
                 self._master.ended(plan.node_id, failed=failed)
 
         return body
 
+    def _live(self, plan: NodePlan, times: Times) -> NodeReport | None:
+        """All incarnations of a node, one after the other; None when the last one died."""
+        node_id, seed = plan.node_id, plan.run.seed
+        for incarnation in itertools.count():
+            host = self._nodes[node_id]
+            nonce = times.nonce(node_id, seed=seed, incarnation=incarnation)
+            with closing(times.port(node_id, profile=plan.profile, seed=seed)) as port:
+                try:
+                    return host.run(port, nonce=nonce, store=self._store)
+                except ScriptedCrash as crash:
+                    back = crash.back
+            self._endings.crash(node_id, for_good=back is None)
+            if back is None:
+                return None
+            self._dead.append(host)
+            self._nodes[node_id] = NodeHost(successor(plan))
+        return None
+
     def _master_body(self, plan: MasterPlan, times: Times) -> Callable[[], None]:
         host = self._master
         assert host is not None
 
-        def body() -> None:
-            port = times.port(self._master_name, profile=None, seed=plan.run.seed)
-            self._watch(self._master_name, lambda: host.run(port, store=self._store))
+        def lead() -> MasterReport:
+            with closing(times.port(self._master_name, profile=None, seed=plan.run.seed)) as port:
+                return host.run(port, store=self._store)
 
-        return body
+        return lambda: self._watch(self._master_name, lead)
 
-    def _watch(self, name: str, run: Callable[[], object]) -> None:
+    def _watch(self, name: str, run: Callable[[], NodeReport | MasterReport | None]) -> None:
+        """Keep how a participant ends; without a report it died as the scenario says."""
         try:
             report = run()
         except BaseException as error:
@@ -124,5 +141,6 @@ class InprocEngine:
                 self._changed.notify_all()
             return
         with self._changed:
-            self._endings.report(name, report)  # type: ignore[arg-type]  # each host gives its own
+            if report is not None:
+                self._endings.report(name, report)
             self._changed.notify_all()

@@ -1,9 +1,10 @@
 """A hub and an engine for one run, from its settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ray_diloco.cluster.engine import Engine
 from ray_diloco.cluster.hub_service import HubAccess, open_hub
@@ -11,6 +12,7 @@ from ray_diloco.cluster.inproc import InprocEngine
 from ray_diloco.cluster.settings import RaySettings
 from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.hub.settings import HubSettings
+from ray_diloco.protocol.clock import Micros
 from ray_diloco.timing.times import Times, VirtualTimes, WallTimes
 from ray_diloco.timing.virtual import VirtualClock
 from ray_diloco.timing.wall import start_of_run
@@ -28,7 +30,10 @@ class Stage:
         self._ray = ray
         self._engine = engine
         self._seed = seed
-        self._clock = VirtualClock((), header=header) if virtual else None
+        self._virtual = virtual
+        self._header = header
+        self._clock = VirtualClock((), header=header) if virtual and engine == "inproc" else None
+        self._clock_actor: Any = None
         self._store: MemoryStore | None = None
         self._stack = ExitStack()
 
@@ -37,6 +42,10 @@ class Stage:
             from ray_diloco.cluster.ray_session import ray_session  # Ray only where it is used
 
             self._stack.enter_context(ray_session(self._ray))
+            if self._virtual:
+                from ray_diloco.cluster.clock_actor import clock_actor
+
+                self._clock_actor = self._stack.enter_context(clock_actor(self._header))
         return self
 
     def __exit__(
@@ -58,6 +67,7 @@ class Stage:
                 leads=leads,
                 run_dir=run_dir,
                 in_actor=self._engine == "ray",
+                host=self._clock_actor,
                 clock=self._clock,
                 seed=self._seed,
             )
@@ -75,11 +85,19 @@ class Stage:
 
     def trace_hash(self) -> str | None:
         """What happened in virtual time, as one hash; None in wall time."""
+        if self._clock_actor is not None:
+            from ray_diloco.cluster.clock_actor import trace_hash_of
+
+            return trace_hash_of(self._clock_actor)
         return self._clock.trace_hash() if self._clock is not None else None
 
-    def _open_times(self, participants: Sequence[str]) -> Times:
+    def _open_times(self, starts: Mapping[str, Micros]) -> Times:
+        if self._clock_actor is not None:
+            from ray_diloco.cluster.clock_actor import remote_times
+
+            return remote_times(self._clock_actor, starts)
         if self._clock is None:
             return WallTimes(started_at=start_of_run())
-        for participant in participants:
-            self._clock.register(participant)
+        for participant, at in starts.items():
+            self._clock.register(participant, at)
         return VirtualTimes(clock=self._clock)

@@ -1,14 +1,30 @@
 """Names of participants, and the time that they are given."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ray_diloco.master.plan import MasterPlan
+from ray_diloco.node.plan import NodePlan
+from ray_diloco.protocol.clock import Micros
+from ray_diloco.timing.churn import joins_at
+from ray_diloco.timing.claims import START
 from ray_diloco.timing.times import Times
 
-OpenTimes = Callable[[Sequence[str]], Times]
-"""Starts the run's time for these participants."""
+OpenTimes = Callable[[Mapping[str, Micros]], Times]
+"""Starts the run's time for these participants, each of which joins at its own."""
 
 
 def master_name(plan: MasterPlan) -> str:
     """The master as a participant; no node can be called so."""
     return f"{plan.master_id}/master"
+
+
+def starts_of(nodes: Sequence[NodePlan], master: MasterPlan | None) -> dict[str, Micros]:
+    """Each participant with the time at which it joins."""
+    starts = {plan.node_id: joins_at(plan.profile) for plan in nodes}
+    return starts if master is None else starts | {master_name(master): START}
+
+
+def successor(plan: NodePlan) -> NodePlan:
+    """The plan of the next incarnation of a node that died: its name is taken by nobody else."""
+    return replace(plan, takeover=True)

@@ -4,7 +4,7 @@ import psutil
 
 from ray_diloco.cluster.settings import node_profiles
 from ray_diloco.errors import ConfigError
-from ray_diloco.experiment.schema import Config, EngineName, Role, TimeKind
+from ray_diloco.experiment.schema import Config, EngineName, Role
 from ray_diloco.hub.settings import HubKind
 from ray_diloco.protocol.paths import is_node_id
 from ray_diloco.workload.data import build_data, evaluation_batches
@@ -30,7 +30,6 @@ def check_config(config: Config) -> str:
     config.ray.check()
     config.hub.check()
     _check_run_name(config)
-    _check_time(config)
     _check_role(config)
     _check_hub(config)
     check_workload(config.model, config.data, config.inner)
@@ -63,11 +62,6 @@ def _check_run_name(config: Config) -> None:
             raise ConfigError(
                 f"run.{setting}", value, "expected letters, digits, '.', '_' and '-' only"
             )
-
-
-def _check_time(config: Config) -> None:
-    if config.time.kind is TimeKind.virtual and config.engine.name is EngineName.ray:
-        raise ConfigError("time.kind", "virtual", "expected engine=inproc with it, or time=wall")
 
 
 def _check_role(config: Config) -> None:

@@ -125,6 +125,11 @@ class Coordinator:
         """The upload lane has not ended."""
         return self.job is not None
 
+    @property
+    def polling(self) -> bool:
+        """The poll lane has not ended."""
+        return self._polling
+
     def quiet_steps(self) -> int:
         """How many local steps end, at the least, before the next inner boundary; at least 1."""
         return self._settings.inner_steps - self.local_step % self._settings.inner_steps

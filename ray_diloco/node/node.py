@@ -154,8 +154,18 @@ class Node:
                 return
             self._say("waiting")
             self._check_patience(began)
-            self._port.wait(coordinator.next_poll if coordinator.waits_for == "global" else None)
+            self._port.wait(self._next_look(began))
             self._performer.deliver()
+
+    def _next_look(self, began: Micros) -> Micros | None:
+        """How long to wait for a lane to end, at most. While a poll is under way, the time of the
+        next one, which may be over already, does not count.
+        """
+        coordinator = self._coordinator
+        if coordinator.waits_for != "global":
+            return None
+        patience_ends = Micros(began + micros(self._settings.bootstrap_timeout))
+        return patience_ends if coordinator.polling else min(coordinator.next_poll, patience_ends)
 
     def _check_patience(self, began: Micros) -> None:
         patience = self._settings.bootstrap_timeout

@@ -56,6 +56,7 @@ class HubRepository:
         self._repo_id = repo_id
         self._branch = branch
         self._staged: set[str] = set()
+        self._tip = ""
 
     @property
     def repo_id(self) -> str:
@@ -68,7 +69,8 @@ class HubRepository:
     def head_commit(self) -> str:
         api = self._door.api
         info = self._door.ask(lambda: api.model_info(self._repo_id, revision=self._branch))
-        return cast(str, info.sha)
+        self._tip = cast(str, info.sha)
+        return self._tip
 
     def head(self, path: str) -> FileHead | None:
         try:
@@ -196,7 +198,8 @@ class HubRepository:
             self._forget_staged(adding)
             raise
         small = sum(op.upload_info.size for op in adding if op._upload_mode == "regular")
-        self._door.count(up=small, commits=1)
+        self._door.count(up=small, commits=int(info.oid != self._tip))
+        self._tip = info.oid
         self._forget_staged(adding)
         return info.oid
 

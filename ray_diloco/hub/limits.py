@@ -26,6 +26,7 @@ T = TypeVar("T")
 Kind = Literal["write", "look", "read"]
 Note = Callable[[HubError], None]
 HOUR = Micros(3600 * MICROS_PER_SECOND)
+LEAST_OF_MASTER = 0.2
 
 
 def unnoted(_error: HubError) -> None:
@@ -107,6 +108,18 @@ def _interrupted(wait: Micros, clock: Clock) -> Generator[Effect, Any, bool]:
     begun = clock.now()
     yield Sleep(wait)
     return clock.now() - begun < wait // 2
+
+
+def master_share(per_hour: float, nodes: int) -> float:
+    """The master's part of the commits per hour, ``nodes`` being active: as much as a node has, and
+    never less than `LEAST_OF_MASTER`, since everybody waits for its globals.
+    """
+    return max(per_hour / (max(nodes, 1) + 1), per_hour * LEAST_OF_MASTER)
+
+
+def node_share(per_hour: float, nodes: int) -> float:
+    """The part of each of ``nodes`` active ones: what the master leaves, in equal parts."""
+    return (per_hour - master_share(per_hour, nodes)) / max(nodes, 1)
 
 
 class CommitBudget:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_diloco.errors import ContentError, HubError
+from ray_diloco.errors import ContentError, HubError, TransientHubError
 from ray_diloco.hub.client import HubRepository
 from ray_diloco.hub.embedded.journal import Journal, encode, read_journal
 from ray_diloco.hub.embedded.server import EmbeddedHub
@@ -25,11 +25,18 @@ PROGRAM = "from ray_diloco.hub.embedded.main import main; main()"
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", str, Secret]]:
-    """A process of `ray-diloco-hub`, its endpoint and token; killed at the end if it still runs."""
+def serving(
+    folder: Path, *, largest_file: int | None = None
+) -> Iterator[tuple["subprocess.Popen[str]", str, Secret]]:
+    """A process of `ray-diloco-hub`, its endpoint and token; killed at the end if it still runs.
+
+    ``largest_file``: bytes after which the system lets it write no more to a file.
+    """
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file},) * 2); "
+    program = (limit if largest_file else "") + PROGRAM
     arguments = ["--folder", str(folder / "hub"), "--token-file", str(folder / "token")]
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         try:
@@ -146,6 +153,47 @@ def test_a_journal_damaged_in_the_middle_is_refused_and_kept(tmp_path: Path) -> 
     with pytest.raises(ContentError, match="damaged"):
         read_journal(path)
     assert path.read_bytes() == content
+
+
+def test_a_squash_leaves_a_journal_that_is_short_and_says_the_same(tmp_path: Path) -> None:
+    journal = tmp_path / "repositories" / "local" / "run.journal"
+    with EmbeddedHub(tmp_path) as hub:
+        repo_id = ensure_repository(endpoint=hub.endpoint, token=hub.token, repo_id="local/run")
+        repository = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
+        for number in range(30):
+            repository.commit(f"{number}", additions=additions(number % 3))
+            repository.commit("gone", deletions=[f"{number % 3}/x.json"])
+        before = journal.stat().st_size
+        squashed = repository.squash("squash")
+        assert journal.stat().st_size < before / 5
+        tip = repository.commit("after", additions=additions(7))
+        listed = repository.list_files("", commit=tip)
+    with EmbeddedHub(tmp_path) as hub:
+        repository = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
+        assert repository.head_commit() == tip
+        assert repository.list_files("", commit=tip) == listed
+        assert len(repository.list_files("", commit=squashed)) == 3
+
+
+def test_a_hub_without_room_says_so_keeps_what_it_has_and_goes_on_with_room(
+    tmp_path: Path,
+) -> None:
+    large = Addition(path="big.safetensors", source=b"0" * 200_000)
+    with serving(tmp_path, largest_file=50_000) as (_, endpoint, token):
+        repo_id = ensure_repository(endpoint=endpoint, token=token, repo_id="local/run")
+        repository = HubRepository(endpoint=endpoint, token=token, repo_id=repo_id)
+        kept = repository.commit("one", additions=additions(1))
+        with pytest.raises(TransientHubError, match=r"507 .*disk"):
+            repository.stage([large])
+        wide = [Addition(path=f"{n:0>500}/x.json", source=b"%d" % n) for n in range(100)]
+        with pytest.raises(TransientHubError, match=r"507 .*disk"):
+            repository.commit("a journal without room", additions=wide)
+        assert repository.head_commit() == kept
+        tip = repository.commit("two", additions=additions(2))
+    with serving(tmp_path) as (_, endpoint, token):
+        repository = HubRepository(endpoint=endpoint, token=token, repo_id=repo_id)
+        assert repository.head_commit() == tip
+        repository.commit("three", additions=[large, *wide])
 
 
 def test_history_branches_tags_and_privacy_are_there_after_a_restart(tmp_path: Path) -> None:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from ray_diloco.errors import PermanentHubError, QuotaExceeded, TransientHubError
-from ray_diloco.hub.limits import HOUR, CommitBudget, RetryPolicy, backoff, policy_of, retrying
+from ray_diloco.hub.limits import (
+    HOUR,
+    CommitBudget,
+    RetryPolicy,
+    backoff,
+    master_share,
+    node_share,
+    policy_of,
+    retrying,
+)
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.protocol.clock import Access, Effect, Micros, Sleep, micros
 
@@ -168,3 +177,14 @@ def test_no_rate_is_no_limit() -> None:
     for _ in range(1000):
         budget.spend()
     assert budget.wait() == 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 16, 100])
+def test_the_shares_are_the_budget_and_the_master_has_no_less_than_a_node(nodes: int) -> None:
+    master, node = master_share(100, nodes), node_share(100, nodes)
+    assert master + nodes * node == pytest.approx(100)
+    assert master >= max(node, 20)
+
+
+def test_a_table_without_active_rows_leaves_a_share_for_one() -> None:
+    assert node_share(100, 0) == node_share(100, 1) == 50

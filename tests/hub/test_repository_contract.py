@@ -220,6 +220,12 @@ def test_a_squash_keeps_the_files_and_drops_the_history(repository: Repository) 
         repository.list_files("", commit=old)
 
 
+def test_what_changes_nothing_is_no_commit(repository: Repository) -> None:
+    commit = repository.commit("one", additions=[small("x.json")])
+    assert repository.commit("again", additions=[small("x.json")]) == commit
+    assert repository.traffic.commits == 1
+
+
 def test_traffic_counts_payload_and_commits(repository: Repository, tmp_path: Path) -> None:
     content = os.urandom(2000)
     commit = repository.commit(

@@ -75,7 +75,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         return _refusal(Refused(400, "BadRequest", str(error)))
     except OSError as error:
         logger.exception("the disk of the hub refuses")
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         return _refusal(
             Refused(507 if full else 500, "DiskError", f"the hub's disk: {error.strerror}")
         )

@@ -6,7 +6,7 @@ A line is the crc32 of a record in 8 hex digits, a space, the record as JSON, a 
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,21 @@ class Journal:
         except OSError:
             os.ftruncate(self._file.fileno(), end)
             raise
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Put these records in the place of all that there are, at once or not at all. OSError
+        leaves the journal as it was.
+        """
+        fresh = self._path.with_suffix(".fresh")
+        with fresh.open("wb") as file:
+            for record in records:
+                file.write(encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        self._file.close()
+        self._file = self._path.open("ab", buffering=0)
+        sync_folder(self._path.parent)
 
     def close(self) -> None:
         self._file.close()

@@ -1,7 +1,8 @@
 """One repository of the embedded hub: its history, rebuilt from its journal at the start."""
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from ray_diloco.hub.repository import FileEntry
 from ray_diloco.protocol.clock import Clock
 
 AUTHOR = "local"
+MOST_COMPACTED = 64
+"""Commits that a squash may leave (under other branches and tags) for the journal to be rewritten.
+"""
+
+logger = logging.getLogger(__name__)
 
 
 class ServedRepository:
@@ -74,6 +80,7 @@ class ServedRepository:
             self._record(
                 {"kind": "squash", "branch": branch, "message": message, "time": self._clock.utc()}
             )
+            self._compact()
 
     def set_branch(self, name: str, commit: str) -> None:
         with self.lock:
@@ -95,6 +102,24 @@ class ServedRepository:
     def close(self) -> None:
         self._journal.close()
 
+    def _compact(self) -> None:
+        """Drop what the squash made unreachable from the journal too, unless much is left."""
+        history = self.history
+        if len(history.commits) > MOST_COMPACTED:
+            return
+        state = {
+            "kind": "state",
+            "private": self.private,
+            "created": self.created,
+            "commits": [_whole(commit) for commit in history.commits.values()],
+            "branches": history.branches,
+            "tags": history.tags,
+        }
+        try:
+            self._journal.replace([state])
+        except OSError as error:
+            logger.warning("%s stays as long as it is: %s", self.path, error)
+
     def _record(self, record: Record) -> None:
         self._journal.append(record)
         self._apply(record)
@@ -110,6 +135,8 @@ class ServedRepository:
                 self._apply_commit(record)
             case "squash":
                 self._apply_squash(record)
+            case "state":
+                self._apply_state(record)
             case "branch":
                 _set(self.history.branches, record)
                 self.history.forget_unreachable()
@@ -119,24 +146,34 @@ class ServedRepository:
             case kind:
                 raise PermanentHubError(f"{self.path}: a record of unknown kind {kind!r}")
 
+    def _apply_state(self, record: Record) -> None:
+        self.private, self.created = record["private"], record["created"]
+        commits = [self._rebuilt(each, _entries(each["set"])) for each in record["commits"]]
+        self.history = History(
+            commits={commit.id: commit for commit in commits},
+            branches=dict(record["branches"]),
+            tags=dict(record["tags"]),
+        )
+
     def _apply_commit(self, record: Record) -> None:
         branch = record["branch"]
         tip = self.history.branches.get(branch)
         files = self.history.commits[tip].files if tip else {}
-        additions = [
-            FileEntry(path=path, size=size, blob_id=blob_id, sha256=sha256)
-            for path, size, blob_id, sha256 in record["set"]
-        ]
+        files = changed_files(files, _entries(record["set"]), record["gone"])
+        self.history.accept(branch, self._rebuilt(record, files.values()))
+
+    def _rebuilt(self, record: Record, files: Iterable[FileEntry]) -> Commit:
+        """The commit of a record, with these files. PermanentHubError when it is another one."""
         commit = make_commit(
             parent=record["parent"],
             message=record["message"],
             author=record["author"],
             time=record["time"],
-            files=changed_files(files, additions, record["gone"]),
+            files={entry.path: entry for entry in files},
         )
         if commit.id != record["id"]:
             raise PermanentHubError(f"{self.path}: commit {record['id']} cannot be rebuilt")
-        self.history.accept(branch, commit)
+        return commit
 
     def _apply_squash(self, record: Record) -> None:
         squashed = make_commit(
@@ -159,14 +196,28 @@ def _set(names: dict[str, str], record: Record) -> None:
 def _commit_record(
     branch: str, commit: Commit, *, additions: Sequence[FileEntry], deletions: Sequence[str]
 ) -> dict[str, Any]:
+    record = {"kind": "commit", "branch": branch, "gone": list(deletions)}
+    return record | _described(commit, additions)
+
+
+def _whole(commit: Commit) -> dict[str, Any]:
+    """A commit with all its files."""
+    return _described(commit, commit.files.values())
+
+
+def _described(commit: Commit, files: Iterable[FileEntry]) -> dict[str, Any]:
     return {
-        "kind": "commit",
-        "branch": branch,
         "id": commit.id,
         "parent": commit.parent,
         "message": commit.message,
         "author": commit.author,
         "time": commit.time,
-        "set": [[e.path, e.size, e.blob_id, e.sha256] for e in additions],
-        "gone": list(deletions),
+        "set": [[e.path, e.size, e.blob_id, e.sha256] for e in files],
     }
+
+
+def _entries(found: Iterable[Sequence[Any]]) -> list[FileEntry]:
+    return [
+        FileEntry(path=path, size=size, blob_id=blob_id, sha256=sha256)
+        for path, size, blob_id, sha256 in found
+    ]

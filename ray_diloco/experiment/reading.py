@@ -31,9 +31,11 @@ def read_config(composed: DictConfig | dict[str, Any]) -> Config:
     refuse_tokens(given)
     schema = OmegaConf.structured(Config)
     _thaw(schema)
-    for group, settings in given.items():
-        _merge_group(schema, str(group), settings)
-    config = OmegaConf.to_object(schema)
+    try:
+        merged = OmegaConf.merge(schema, given)
+    except OmegaConfBaseException:
+        raise _find_fault(schema, given) from None
+    config = OmegaConf.to_object(merged)
     assert isinstance(config, Config)
     return config
 
@@ -98,16 +100,19 @@ def nearest_setting(name: str) -> str:
     return f"no such setting; expected one of {listed}"
 
 
-def _merge_group(schema: DictConfig, group: str, settings: Any) -> None:
-    if group not in schema:
-        raise ConfigError(group, _short(settings), nearest_setting(group))
-    if not isinstance(settings, dict):
-        raise ConfigError(group, _short(settings), "expected a group of settings")
-    for key, value in settings.items():
-        try:
-            schema[group] = OmegaConf.merge(schema[group], {key: value})
-        except OmegaConfBaseException as error:
-            raise _as_config_error(error, (f"{group}.{key}", value)) from None
+def _find_fault(schema: DictConfig, given: dict[str, Any]) -> ConfigError:
+    """The first setting that does not merge, found by merging one after the other."""
+    for group, settings in given.items():
+        if group not in schema:
+            return ConfigError(group, _short(settings), nearest_setting(group))
+        if not isinstance(settings, dict):
+            return ConfigError(group, _short(settings), "expected a group of settings")
+        for key, value in settings.items():
+            try:
+                OmegaConf.merge(schema[group], {key: value})
+            except OmegaConfBaseException as error:
+                return _as_config_error(error, (f"{group}.{key}", value))
+    raise AssertionError("all settings merge one by one, but not together")
 
 
 def _as_config_error(error: OmegaConfBaseException, place: tuple[str, Any] | None) -> ConfigError:

@@ -9,6 +9,7 @@ from typing import Any
 from ray_diloco.hub.repository import Traffic
 from ray_diloco.master.outer_loop import OuterLoop, Publication, Refusal
 from ray_diloco.protocol.clock import Micros
+from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ledger import Ledger
 from ray_diloco.protocol.paths import parse_delta_path
 from ray_diloco.protocol.run import Evaluation, MasterReport, MasterStatus
@@ -82,24 +83,25 @@ class Account:
     def report(
         self,
         *,
-        loop: OuterLoop,
+        loop: OuterLoop | None,
         reason: str,
-        model: Path,
+        model: Path | None,
         traffic: Traffic,
         conflicts: int,
     ) -> MasterReport:
-        """The end of one master."""
+        """The end of one master; without a loop, of a standby that was never needed."""
+        card = loop.card if loop is not None else GlobalCard(outer_step=0)
         return MasterReport(
-            outer_steps=loop.card.outer_step,
+            outer_steps=card.outer_step,
             deltas_merged=self._merged,
-            accounts=_accounts(loop.ledger),
+            accounts=_accounts(loop.ledger) if loop is not None else {},
             staleness=dict(sorted(self._staleness.items())),
             rejected=self._refused,
             evaluations=self._evaluations,
-            tokens_total=loop.card.tokens_total,
+            tokens_total=card.tokens_total,
             stop_reason=reason,
-            model_file=str(model),
-            model_sha256=loop.card.model_sha256 or "",
+            model_file=str(model or ""),
+            model_sha256=card.model_sha256 or "",
             bytes_up=traffic.bytes_up,
             bytes_down=traffic.bytes_down,
             requests=traffic.requests,

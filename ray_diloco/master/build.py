@@ -62,6 +62,8 @@ def build_master(
         settings=plan.diloco,
         expected=plan.expected,
         resume=plan.resume,
+        standby=plan.standby,
+        squash_every=plan.hub.squash_every,
         initial=prepared.initial,
         schema=prepared.schema,
         evaluator=prepared.evaluator,

@@ -1,7 +1,8 @@
 """Getting what a listing names: node deltas, checked as files, and claims."""
 
+import hashlib
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from ray_diloco.errors import (
     RevisionMissing,
     TransientHubError,
 )
+from ray_diloco.hub.digest import sha256_of
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import FileEntry, Repository
 from ray_diloco.master.aggregation import FetchedDelta
-from ray_diloco.master.outer_loop import Candidate, Look, OuterLoop
+from ray_diloco.master.listing import Look, key_of
+from ray_diloco.master.outer_loop import Candidate, OuterLoop
 from ray_diloco.master.validation import Acceptance, check_file
 from ray_diloco.protocol.clock import Effect, Transfer
 from ray_diloco.protocol.node_card import NodeCard
@@ -29,8 +32,8 @@ HEADER_ROOM = 16 * 1024 * 1024
 
 
 class Collector:
-    """Keeps each fetched delta under its blob id until it is forgotten: nothing is fetched
-    twice.
+    """Keeps each fetched delta under path and blob id until it is forgotten: nothing is fetched
+    twice, and two files of equal bytes are two files.
     """
 
     def __init__(self, repository: Repository, retry: Retry, folder: Path) -> None:
@@ -44,6 +47,8 @@ class Collector:
     ) -> Generator[Effect, Any, bool]:
         """Fetch what is new and tell the loop. Gives whether everything could be fetched."""
         complete = True
+        for path in look.strays:
+            logger.warning("%s is ignored: it is not the path of a delta or a claim", path)
         for entry in look.claims:
             loop.claimed(entry, (yield from self._claim(entry, commit)))
         for entry in look.deltas:
@@ -64,8 +69,32 @@ class Collector:
         for entry in entries:
             self._place(entry).unlink(missing_ok=True)
 
+    def keep_only(self, entries: Iterable[FileEntry]) -> None:
+        """Delete what belongs to none of these, half a download included."""
+        kept = {self._place(entry) for entry in entries}
+        for file in self._folder.iterdir():
+            if file not in kept:
+                file.unlink(missing_ok=True)
+
+    def fetch(self, entry: FileEntry, commit: str) -> Generator[Effect, Any, Path]:
+        """The local copy of a file, fetched unless it is there and is what was listed."""
+        place = self._place(entry)
+        if not _is_there(place, entry):
+            yield from self._retry.asking(
+                lambda: self._repository.fetch(
+                    entry.path,
+                    commit=commit,
+                    destination=place,
+                    size=entry.size,
+                    sha256=entry.sha256,
+                ),
+            )
+            yield Transfer("down", entry.size)
+        return place
+
     def _place(self, entry: FileEntry) -> Path:
-        return self._folder / f"{entry.blob_id}.safetensors"
+        name = hashlib.sha256("\0".join(key_of(entry)).encode()).hexdigest()
+        return self._folder / f"{name}.safetensors"
 
     def _claim(self, entry: FileEntry, commit: str) -> Generator[Effect, Any, NodeCard | None]:
         try:
@@ -80,24 +109,21 @@ class Collector:
     def _delta(
         self, entry: FileEntry, loop: OuterLoop, acceptance: Acceptance, commit: str
     ) -> Generator[Effect, Any, None]:
-        place = self._place(entry)
         try:
             _check_size(entry, acceptance.schema)
-            yield from self._retry.asking(
-                lambda: self._repository.fetch(
-                    entry.path,
-                    commit=commit,
-                    destination=place,
-                    size=entry.size,
-                    sha256=entry.sha256,
-                ),
-            )
-            yield Transfer("down", entry.size)
+            place = yield from self.fetch(entry, commit)
             loop.learned(entry, check_file(place, path=entry.path, acceptance=acceptance))
         except DeltaError as error:
             logger.warning("delta refused: %s", error)
             loop.refused(entry, error.reason)
-            place.unlink(missing_ok=True)
+            self.forget((entry,))
+
+
+def _is_there(place: Path, entry: FileEntry) -> bool:
+    """Whether a copy from before a restart is the listed file."""
+    if entry.sha256 is None or not place.exists() or place.stat().st_size != entry.size:
+        return False
+    return sha256_of(place) == entry.sha256
 
 
 def _check_size(entry: FileEntry, schema: StateSchema) -> None:

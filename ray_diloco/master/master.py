@@ -3,49 +3,43 @@
 The walk of a round: `collecting` gets what the listing names, `round_files` streams the mean and
 the outer step into the next global's files, `publishing` makes them the truth in one commit;
 `rounds` holds them together, and `outer_loop` decides. A round is one lane, the held-out loss
-another.
+another, the heartbeat a third. Before all that `opening` publishes the first global or takes up
+what is there (`recovery`); a standby waits in `standby` until it is needed.
 """
 
+import logging
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ray_diloco.errors import TrainingError, TransientHubError
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Repository
 from ray_diloco.master.account import Account
 from ray_diloco.master.collecting import Collector
+from ray_diloco.master.evaluating import EVALUATE, Evaluations
 from ray_diloco.master.evaluator import Evaluator
-from ray_diloco.master.opening import open_run
+from ray_diloco.master.heart import Heart
+from ray_diloco.master.opening import Opening
 from ray_diloco.master.outer_loop import OuterLoop
 from ray_diloco.master.outer_optimizer import OuterOptimizer
-from ray_diloco.master.publishing import Publisher
-from ray_diloco.master.rounds import Rounds
+from ray_diloco.master.publishing import MOST_CONFLICTS, Publisher, SupersededError
+from ray_diloco.master.recovery import Opened, Recovery
+from ray_diloco.master.rounds import Means, Rounds
 from ray_diloco.master.shelf import Shelf
-from ray_diloco.protocol.clock import Compute, Effect, Idle, LaneOutcome, Micros, Port, micros
-from ray_diloco.protocol.run import (
-    Evaluation,
-    MasterReport,
-    MasterStatus,
-    Recorder,
-    RunIdentity,
-    RunLimits,
-)
+from ray_diloco.master.squashing import Squasher
+from ray_diloco.master.standby import watch
+from ray_diloco.protocol.clock import Effect, Idle, Lane, LaneOutcome, Port, micros
+from ray_diloco.protocol.run import MasterReport, MasterStatus, Recorder, RunIdentity, RunLimits
 from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.tensors.dtypes import State
 from ray_diloco.tensors.schema import StateSchema
 
-OPEN, ROUND, EVALUATE = "open", "round", "evaluate"
+logger = logging.getLogger(__name__)
+
+WATCH, OPEN, ROUND, BEAT = "watch", "open", "round", "beat"
 CLOSING_POLL = 0.5
 """Seconds between looks, at most, of a master that only waits for its nodes to end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unevaluated:
-    file: Path
-    outer_step: int
-    tokens_total: int
-    at: int
 
 
 class Master:
@@ -60,6 +54,8 @@ class Master:
         settings: DilocoSettings,
         expected: tuple[str, ...],
         resume: bool,
+        standby: bool = False,
+        squash_every: int = 0,
         initial: State,
         schema: StateSchema,
         evaluator: Evaluator | None,
@@ -69,29 +65,69 @@ class Master:
         record: Recorder,
         state_dir: Path,
     ) -> None:
-        """``initial``: the model that a new run starts from. ``expected``: nodes to wait for."""
-        self._run_identity = run
+        """``initial``: the model that a new run starts from. ``expected``: nodes to wait for.
+        ``resume``: go on with the run even when it has ended. ``standby``: lead only when whoever
+        leads is silent for `lease_seconds`.
+        """
+        self._master_id = master_id
         self._limits = limits
         self._settings = settings
         self._expected = expected
         self._resume = resume
+        self._standby = standby
         self._initial = initial
-        self._schema = schema
-        self._evaluator = evaluator
         self._repository = repository
         self._retry = retry
         self._port = port
         self._record = record
-        self._shelf = Shelf(state_dir / "globals")
-        self._collector = Collector(repository, retry, state_dir / "deltas")
-        self._publisher = Publisher(repository, retry, port, master_id=master_id)
-        self._optimizer = OuterOptimizer(lr=settings.outer_lr, momentum=settings.outer_momentum)
+        self._state_dir = state_dir
         self._account = Account()
+        self._evaluations = Evaluations(evaluator, port=port, account=self._account, record=record)
+        self._means = self._gather(schema, squash_every)
+        self._opening = Opening(
+            repository,
+            retry,
+            publisher=self._means.publisher,
+            recovery=self._means.recovery,
+            clock=port,
+            run=run,
+            resume=resume,
+        )
         self._loop: OuterLoop | None = None
-        self._next: _Unevaluated | None = None
-        self._evaluating: _Unevaluated | None = None
+        self._heart: Heart | None = None
+        self._beating = False
         self._stop_asked: str | None = None
         self._lost: set[str] = set()
+
+    def _gather(self, schema: StateSchema, squash_every: int) -> Means:
+        repository, retry, port = self._repository, self._retry, self._port
+        optimizer = OuterOptimizer(
+            lr=self._settings.outer_lr, momentum=self._settings.outer_momentum
+        )
+        shelf = Shelf(self._state_dir / "globals")
+        collector = Collector(repository, retry, self._state_dir / "deltas")
+        return Means(
+            settings=self._settings,
+            schema=schema,
+            optimizer=optimizer,
+            repository=repository,
+            retry=retry,
+            collector=collector,
+            publisher=Publisher(repository, retry, port, master_id=self._master_id),
+            recovery=Recovery(
+                repository,
+                retry,
+                schema=schema,
+                optimizer=optimizer,
+                shelf=shelf,
+                collector=collector,
+            ),
+            squasher=Squasher(repository, retry, every=squash_every),
+            shelf=shelf,
+            account=self._account,
+            clock=port,
+            record=self._record,
+        )
 
     # -- from other threads ------------------------------------------------------------------------
 
@@ -114,133 +150,151 @@ class Master:
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> MasterReport:
-        """Open or take up the run, merge until every node has ended, close it."""
+        """Open or take up the run, merge until every node has ended, close it.
+
+        SupersededError when another master leads, TrainingError when the disk gives out.
+        """
         try:
-            rounds = self._open()
-            self._lead(rounds)
+            rounds = self._begin()
+            if rounds is not None:
+                self._lead(rounds)
             self._say("done")
             return self._report(rounds)
+        except OSError as error:
+            self._say("failed")
+            raise TrainingError(
+                f"the master's folder {self._state_dir} failed it: {error}; make room there and "
+                "start again, nothing is lost"
+            ) from error
         except BaseException:
             self._say("failed")
             raise
         finally:
+            self._retry.conclude()
             self._port.close()
 
-    def _open(self) -> Rounds:
+    def _begin(self) -> Rounds | None:
+        """Lead, at once or as a standby when it is time; None when that never came."""
         self._say("starting")
-        opening = open_run(
-            self._initial,
-            schema=self._schema,
-            run=self._run_identity,
-            resume=self._resume,
-            optimizer=self._optimizer,
-            repository=self._repository,
-            retry=self._retry,
-            publisher=self._publisher,
-            clock=self._port,
-            folder=self._shelf.new(),
+        for attempt in range(MOST_CONFLICTS):
+            if self._standby and self._watch() == "stopped":
+                return None
+            try:
+                return self._open()
+            except SupersededError:
+                if attempt == MOST_CONFLICTS - 1:
+                    raise
+                logger.info("another master began at the same time; looking again")
+        raise AssertionError("the last attempt returns or raises")
+
+    def _watch(self) -> str:
+        settings = self._settings
+        assert settings.lease_seconds is not None, "a standby has a lease to watch"
+        self._say("standing by")
+        lane = watch(
+            self._repository,
+            self._retry,
+            self._port,
+            lease=micros(settings.lease_seconds),
+            poll=micros(settings.poll_interval),
+            stopped=lambda: self._stop_asked is not None,
         )
-        self._port.start(OPEN, opening)
-        self._port.wait()
-        while not (outcomes := self._port.collect()):
-            self._port.wait()
-        opened = _value_of(outcomes[0])
+        return self._through(WATCH, lane)
+
+    def _open(self) -> Rounds:
+        means = self._means
+        opening = self._opening.open(
+            self._initial, schema=means.schema, optimizer=means.optimizer, shelf=means.shelf
+        )
+        opened: Opened = self._through(OPEN, opening)
         card = opened.card
-        self._record("opened", outer_step=card.outer_step, model_sha256=card.model_sha256)
-        self._loop = OuterLoop(
+        self._record(
+            "opened",
+            outer_step=card.outer_step,
+            model_sha256=card.model_sha256,
+            master_epoch=card.master_epoch,
+        )
+        loop = self._loop = OuterLoop(
             card=card,
             ledger=opened.ledger,
             expected=self._expected,
+            anew=self._resume,
             node_timeout=self._settings.node_timeout,
             max_tokens=self._limits.max_tokens,
+            keep_merged=self._settings.keep_merged,
             now=self._port.now(),
         )
-        rounds = Rounds(
-            opened,
-            self._loop,
-            settings=self._settings,
-            schema=self._schema,
-            optimizer=self._optimizer,
-            repository=self._repository,
-            retry=self._retry,
-            collector=self._collector,
-            publisher=self._publisher,
-            shelf=self._shelf,
-            account=self._account,
-            clock=self._port,
-            record=self._record,
-        )
-        self._note_global(rounds)
+        if self._settings.lease_seconds is not None:
+            self._heart = Heart(
+                self._repository,
+                self._retry,
+                self._port,
+                loop=loop,
+                publisher=means.publisher,
+                master_id=self._master_id,
+                lease=micros(self._settings.lease_seconds),
+            )
+        rounds = Rounds(opened, loop, means)
+        self._evaluations.note(rounds.files.model, card)
         return rounds
 
-    def _lead(self, rounds: Rounds) -> None:
-        assert self._loop is not None
-        self._port.start(ROUND, rounds.round())
-        looking = True
-        while looking or self._evaluating is not None or self._next is not None:
-            self._start_evaluation()
-            self._say("waiting")
+    def _through(self, name: str, lane: Lane) -> Any:
+        """A lane from its start to its end, nothing beside it."""
+        self._port.start(name, lane)
+        while not (outcomes := self._port.collect()):
             self._port.wait()
+        return _value_of(outcomes[0])
+
+    def _lead(self, rounds: Rounds) -> None:
+        loop = self._loop
+        assert loop is not None
+        looking = not loop.closed
+        if looking:
+            self._port.start(ROUND, rounds.round())
+        while looking or self._evaluations.pending:
+            self._evaluations.start()
+            self._start_beat(looking=looking)
+            self._say("waiting")
+            self._port.wait(self._heart.due if self._heart and not self._beating else None)
             for outcome in self._port.collect():
                 value = _value_of(outcome)
-                if outcome.name == EVALUATE:
-                    self._keep_evaluation(value)
-                    continue
-                if value:
-                    self._note_global(rounds)
-                self._shelf.keep_only(self._needed(rounds))
-                looking = not self._loop.closed
-                if looking:
-                    self._port.start(ROUND, self._next_round(self._loop, rounds))
+                if outcome.name == ROUND:
+                    self._keep_round(rounds, loop, published=value)
+                    looking = not loop.closed
+                    if looking:
+                        self._port.start(ROUND, self._next_round(loop, rounds))
+                elif outcome.name == EVALUATE:
+                    self._evaluations.finished(value)
+                else:
+                    self._beating = False
+
+    def _keep_round(self, rounds: Rounds, loop: OuterLoop, *, published: bool) -> None:
+        if published:
+            self._evaluations.note(rounds.files.model, loop.card)
+        state = [rounds.files.state] if rounds.files.state is not None else []
+        self._means.shelf.keep_only([rounds.files.model, *state, *self._evaluations.files])
 
     def _next_round(self, loop: OuterLoop, rounds: Rounds) -> Generator[Effect, Any, bool]:
         poll = self._settings.poll_interval
         interval = poll if self._stop_asked is None else min(poll, CLOSING_POLL)
-        yield Idle(micros(interval), until=loop.next_silence())
-        for node_id in tuple(self._lost):
-            loop.forget(node_id)
-        return (yield from rounds.round())
+        yield Idle(micros(interval), until=loop.attendance.next_silence())
+        while self._lost:
+            loop.attendance.forget(self._lost.pop())
+        try:
+            return (yield from rounds.round())
+        except TransientHubError:
+            if self._stop_asked is not None:
+                raise
+            logger.warning("no round: the hub has not answered for long; trying on")
+            return False
 
-    # -- evaluation --------------------------------------------------------------------------------
-
-    def _note_global(self, rounds: Rounds) -> None:
-        """There is a new global to evaluate; one that still waited is passed over."""
-        assert self._loop is not None
-        if self._evaluator is not None:
-            self._next = _Unevaluated(
-                file=rounds.files.model,
-                outer_step=self._loop.card.outer_step,
-                tokens_total=self._loop.card.tokens_total,
-                at=self._port.now(),
-            )
-
-    def _start_evaluation(self) -> None:
-        if self._next is None or self._evaluating is not None:
+    def _start_beat(self, *, looking: bool) -> None:
+        if self._heart is None or self._beating or not looking:
             return
-        self._evaluating, self._next = self._next, None
-        self._port.start(EVALUATE, self._evaluate(self._evaluating.file))
-
-    def _evaluate(self, file: Path) -> Generator[Effect, Any, float]:
-        assert self._evaluator is not None
-        evaluator = self._evaluator
-        return (yield Compute(Micros(0), lambda: evaluator.loss(file)))
-
-    def _keep_evaluation(self, loss: float) -> None:
-        done, self._evaluating = self._evaluating, None
-        assert done is not None
-        self._account.evaluated(
-            Evaluation(
-                outer_step=done.outer_step, loss=loss, tokens_total=done.tokens_total, at=done.at
-            )
-        )
-        self._record(
-            "evaluation", outer_step=done.outer_step, loss=loss, tokens_total=done.tokens_total
-        )
-
-    def _needed(self, rounds: Rounds) -> list[Path]:
-        waiting = [each.file for each in (self._next, self._evaluating) if each is not None]
-        state = [rounds.files.state] if rounds.files.state is not None else []
-        return [rounds.files.model, *state, *waiting]
+        self._heart.listen()
+        if self._heart.due <= self._port.now():
+            self._beating = True
+            self._port.start(BEAT, self._heart.beat())
 
     # -- telling -----------------------------------------------------------------------------------
 
@@ -249,14 +303,13 @@ class Master:
             state, now=self._port.now(), loop=self._loop, traffic=self._repository.traffic
         )
 
-    def _report(self, rounds: Rounds) -> MasterReport:
-        assert self._loop is not None
+    def _report(self, rounds: Rounds | None) -> MasterReport:
         return self._account.report(
             loop=self._loop,
-            reason=self._stop_asked or self._loop.card.stop or "",
-            model=rounds.files.model,
+            reason=self._stop_asked or (self._loop.card.stop if self._loop else None) or "",
+            model=rounds.files.model if rounds is not None else None,
             traffic=self._repository.traffic,
-            conflicts=self._publisher.conflicts,
+            conflicts=self._means.publisher.conflicts,
         )
 
 

@@ -122,10 +122,12 @@ class MergePass:
         steps = {each.delta.card.base_outer_step for each in deltas}
         known = {step: self._old.statistics(entry, step) for step in steps}
         bases = [known[each.delta.card.base_outer_step] for each in deltas]
+        last = self._old.statistics(entry, self._old.outer_step)
+        assert last is not None  # the model has them, whatever the state says
         for start, stop in pieces(entry.numbers):
             value = self._pieces.mean_value(deltas, bases, entry, start, stop)
             if value is None:
-                value = self._old.own_piece(entry, start, stop - start)
+                value = last[start:stop]
             own = self._write_own(entry, start, value)
             key = f"statistics.{self._new.outer_step}.{entry.name}"
             self._new.state.write(key, own.float(), start=start)

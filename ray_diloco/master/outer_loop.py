@@ -6,21 +6,26 @@ of it; `ready` orders what may be merged; `compose` turns what was merged into a
 counts before `published`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ray_diloco.hub.repository import FileEntry
+from ray_diloco.master.attendance import Attendance
+from ray_diloco.master.listing import (
+    Key,
+    Look,
+    deltas_in,
+    key_of,
+    strays_in,
+)
 from ray_diloco.protocol.clock import Micros, micros
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ledger import Ledger
 from ray_diloco.protocol.node_card import NodeCard
-from ray_diloco.protocol.paths import GLOBAL_FOLDER, NODES_FOLDER, parse_delta_path
+from ray_diloco.protocol.paths import parse_delta_path
 from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
-
-Key = tuple[str, str]
-"""(path, blob id): one version of one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +50,27 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What a listing holds that was not read yet."""
-
-    deltas: tuple[FileEntry, ...]
-    claims: tuple[FileEntry, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     """What the next commit says; it counts once it has landed.
 
     ``card`` lacks only what the files decide: hashes, time and publication id. ``merged`` and
     ``refused`` are in ledger order; ``deletions`` also has deltas that the ledger had already.
+    ``with_state``: the outer state is among its files.
     """
 
     card: GlobalCard
     ledger: Ledger
-    merged: tuple[Candidate, ...]
-    refused: tuple[Refusal, ...]
-    deletions: tuple[FileEntry, ...]
+    merged: tuple[Candidate, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    deletions: tuple[FileEntry, ...] = ()
+    with_state: bool = True
     closing: bool = False
 
 
 class OuterLoop:
-    """The outer loop of one master. ``expected``: nodes to wait for before the run can be over."""
+    """The outer loop of one master. ``expected`` and ``anew``: see `Attendance`; ``keep_merged``:
+    outer steps for which merged deltas stay.
+    """
 
     def __init__(
         self,
@@ -77,86 +78,93 @@ class OuterLoop:
         card: GlobalCard,
         ledger: Ledger,
         expected: Collection[str] = (),
-        node_timeout: float,
+        anew: bool = False,
+        node_timeout: float = 1.0,
         max_tokens: int | None = None,
+        keep_merged: int = 0,
         now: Micros,
     ) -> None:
         self.card = card
         self.ledger = ledger
-        self._node_timeout = micros(node_timeout)
+        self.closed = card.closed
+        self.attendance = Attendance(
+            expected, node_timeout=micros(node_timeout), anew=anew, now=now
+        )
         self._max_tokens = max_tokens
+        self._keep_merged = keep_merged
         self._listing: dict[str, FileEntry] = {}
         self._cards: dict[Key, DeltaCard] = {}
         self._refusals: dict[Key, Refusal] = {}
-        self._claims: dict[str, NodeCard] = {}
-        self._claims_read: dict[Key, bool] = {}
-        self._moved_at: dict[str, Micros] = dict.fromkeys(expected, now)
-        self._gone: set[str] = set()
-        self._globals: dict[str, FileEntry] = {}
-        self.closed = False
+        self._merged_at: dict[Key, int] = {}
+        self._strays: set[str] = set()
 
     # -- reading -----------------------------------------------------------------------------------
 
     def look(self, entries: Iterable[FileEntry], *, now: Micros) -> Look:
         """Take the listing of the repository at one commit."""
         listing = {entry.path: entry for entry in entries}
-        self._note_moves(listing, now)
+        self.attendance.note(self._listing, listing, now)
         self._listing = listing
-        self._globals = _globals(listing)
+        strays = [path for path in strays_in(listing) if path not in self._strays]
+        self._strays.update(strays)
         return Look(
-            deltas=tuple(
-                entry
-                for entry in self._deltas()
-                if _key(entry) not in self._cards and _key(entry) not in self._refusals
-            ),
-            claims=tuple(
-                entry
-                for entry in listing.values()
-                if _is_claim(entry.path) and _key(entry) not in self._claims_read
-            ),
+            deltas=tuple(entry for entry in deltas_in(listing) if not self._is_read(entry)),
+            claims=self.attendance.unread(listing),
+            strays=tuple(strays),
         )
 
     def learned(self, entry: FileEntry, card: DeltaCard) -> None:
         """A delta lies ready, its header is sound."""
-        self._cards[_key(entry)] = card
+        self._cards[key_of(entry)] = card
 
     def refused(self, entry: FileEntry, reason: str) -> None:
         """A delta's content is wrong; it will be named with its reason in the next publication."""
-        card = self._cards.pop(_key(entry), None)
-        self._refusals[_key(entry)] = Refusal(entry=entry, card=card, reason=reason)
+        card = self._cards.pop(key_of(entry), None)
+        self._refusals[key_of(entry)] = Refusal(entry=entry, card=card, reason=reason)
 
     def claimed(self, entry: FileEntry, claim: NodeCard | None) -> None:
         """A claim was read; None when it is not one."""
-        self._claims_read[_key(entry)] = True
-        if claim is not None:
-            self._claims[entry.path.split("/")[1]] = claim
+        self.attendance.claimed(entry, claim)
 
     # -- merging -----------------------------------------------------------------------------------
 
-    def ready(self) -> tuple[Candidate, ...]:
+    def ready(self, most: int | None = None) -> tuple[Candidate, ...]:
         """What may be merged now, sorted by (node, step, path); a node's later deltas wait for
-        its earlier.
+        its earlier. ``most`` of them: the earliest of every node first.
         """
-        return tuple(
-            Candidate(entry=entry, card=self._cards[_key(entry)])
-            for entry in self._in_order()
-            if _key(entry) in self._cards and not self._is_stale(entry)
-        )
+        ranks: dict[str, int] = {}
+        ranked: list[tuple[int, Candidate]] = []
+        for entry in self._in_order():
+            if key_of(entry) in self._cards and not self._is_stale(entry):
+                card = self._cards[key_of(entry)]
+                ranks[card.node_id] = ranks.get(card.node_id, -1) + 1
+                ranked.append((ranks[card.node_id], Candidate(entry=entry, card=card)))
+        chosen = sorted(ranked, key=lambda item: item[0])[:most]
+        taken = {candidate.entry.path for _, candidate in chosen}
+        return tuple(candidate for _, candidate in ranked if candidate.entry.path in taken)
 
     def compose(
-        self, merged: Sequence[Candidate], *, counted: int, closing: bool = False
+        self,
+        merged: Sequence[Candidate],
+        *,
+        counted: int,
+        with_state: bool = True,
+        closing: bool = False,
     ) -> Publication:
         """The publication after these were merged, ``counted`` of them with a weight in the mean.
 
         Refused and stale deltas go with it. ``closing``: it is the last one, and says why.
         """
         outer_step = self.card.outer_step + (1 if counted else 0)
-        taken = {_key(candidate.entry): candidate for candidate in merged}
+        taken = {key_of(candidate.entry): candidate for candidate in merged}
         ledger = self.ledger
         refused: list[Refusal] = []
         gone: list[FileEntry] = []
+        waiting: set[str] = set()
         for entry in self._in_order():
-            key = _key(entry)
+            key, node_id = key_of(entry), _node_of(entry)
+            if node_id in waiting:
+                continue
             if key in taken:
                 card = taken[key].card
                 ledger = ledger.merged(
@@ -166,146 +174,141 @@ class OuterLoop:
                 refused.append(self._refusals[key])
                 ledger = _with_refusal(ledger, self._refusals[key], outer_step)
             elif not self._is_stale(entry):
+                waiting.add(node_id)
                 continue
             gone.append(entry)
-        ledger = self._with_departures(ledger, outer_step)
+        for node_id, nonce in self.attendance.departed():
+            ledger = _with_departure(ledger, node_id, nonce, outer_step)
+        card = self._card(ledger, outer_step, merged, with_state=with_state, closing=closing)
         return Publication(
-            card=self._card(ledger, outer_step, merged, closing=closing),
+            card=card,
             ledger=ledger,
             merged=tuple(merged),
             refused=tuple(refused),
-            deletions=tuple(gone),
+            deletions=tuple(entry for entry in gone if not self._stays(entry, card)),
+            with_state=with_state,
             closing=closing,
         )
 
-    def _with_departures(self, ledger: Ledger, outer_step: int) -> Ledger:
-        for node_id, claim in self._claims.items():
-            row = ledger.rows.get(node_id)
-            if claim.state == "done" and not (row and row.done and row.nonce == claim.nonce):
-                ledger = ledger.done(node_id, claim.nonce, outer_step=outer_step)
-        return ledger
-
     def _card(
-        self, ledger: Ledger, outer_step: int, merged: Sequence[Candidate], *, closing: bool
+        self,
+        ledger: Ledger,
+        outer_step: int,
+        merged: Sequence[Candidate],
+        *,
+        with_state: bool,
+        closing: bool,
     ) -> GlobalCard:
         stop = self.card.stop
         if stop is None and self._max_tokens and ledger.tokens_total >= self._max_tokens:
             stop = f"run.max_tokens={self._max_tokens} reached"
         if stop is None and closing:
             stop = "every node is done"
+        identities = tuple(candidate.card.identity for candidate in merged)
         return replace(
             self.card,
             outer_step=outer_step,
             bootstrap=outer_step == 0 and self.card.bootstrap,
-            round=tuple(candidate.card.identity for candidate in merged),
+            round=identities,
+            since_state=() if with_state else (*self.card.since_state, identities),
+            state_notes={},
             nodes=ledger.rows,
             tokens_total=ledger.tokens_total,
             stop=stop,
+            closed=closing,
         )
+
+    def _stays(self, entry: FileEntry, card: GlobalCard) -> bool:
+        """A merged delta is needed until a state covers it, or is kept because that was asked."""
+        key = key_of(entry)
+        if key in self._refusals:
+            return False
+        found = self._cards[key]
+        if any(found.identity in merged for merged in card.since_state):
+            return True
+        merged_at = self._merged_at.get(key, card.outer_step)
+        return card.outer_step - merged_at < self._keep_merged
 
     # -- the commit --------------------------------------------------------------------------------
 
     def published(self, publication: Publication, card: GlobalCard) -> None:
         """The publication is the truth now, with this card."""
-        self.card = card
-        self.ledger = publication.ledger
+        self.take(card, publication.ledger)
+        for candidate in publication.merged:
+            self._merged_at[key_of(candidate.entry)] = card.outer_step
         for entry in publication.deletions:
-            self._cards.pop(_key(entry), None)
-            self._refusals.pop(_key(entry), None)
+            self._cards.pop(key_of(entry), None)
+            self._refusals.pop(key_of(entry), None)
+            self._merged_at.pop(key_of(entry), None)
             self._listing.pop(entry.path, None)
-        self.closed = self.closed or publication.closing
+
+    def take(self, card: GlobalCard, ledger: Ledger) -> None:
+        """Go on from this global; what was fetched stays."""
+        self.card = card
+        self.ledger = ledger
+        self.closed = card.closed
 
     def conflict(
-        self, publication: Publication, entries: Iterable[FileEntry]
+        self, publication: Publication, entries: Iterable[FileEntry], found: GlobalCard | None
     ) -> Literal["retry", "discard", "superseded"]:
-        """What a refused commit means, from the listing at the new tip.
+        """What a refused commit means, from the listing at the new tip and the card found there.
 
         ``retry``: only files under nodes/ that we do not delete have changed, so the same round may
-        follow the new tip. ``discard``: a file that we would delete has changed. ``superseded``:
-        another master lives.
+        follow the new tip. ``discard``: a file that we would delete has changed, or there is a new
+        delta and the run would be over. ``superseded``: another publication is there.
         """
-        listing = {entry.path: entry for entry in entries}
-        if _globals(listing) != self._globals:
+        if not self.is_current(found):
             return "superseded"
+        listing = {entry.path: entry for entry in entries}
         same = all(listing.get(entry.path, entry) == entry for entry in publication.deletions)
+        if publication.closing:
+            same = same and deltas_in(listing) == deltas_in(self._listing)
         return "retry" if same else "discard"
 
-    # -- the end -----------------------------------------------------------------------------------
-
-    def all_gone(self, now: Micros) -> bool:
-        """Every node that is expected or known has said that it is done, or has long been
-        silent.
-        """
-        return bool(self._moved_at) and all(
-            self._is_done(node_id) or now - moved >= self._node_timeout
-            for node_id, moved in self._moved_at.items()
-        )
-
-    def forget(self, node_id: str) -> None:
-        """Whoever runs this node knows that it has ended, well or not: do not wait for it."""
-        self._gone.add(node_id)
-
-    def next_silence(self) -> Micros | None:
-        """When the first node that is not done counts as gone, unless it moves before; None when
-        all are done.
-        """
-        waiting = [at for node_id, at in self._moved_at.items() if not self._is_done(node_id)]
-        return Micros(min(waiting) + self._node_timeout) if waiting else None
+    def is_current(self, found: GlobalCard | None) -> bool:
+        """Whether the card in the repository is the one that this loop goes on from."""
+        if found is None:
+            return self.card.publication_id is None
+        return found.publication_id is not None and found.publication_id == self.card.publication_id
 
     def nothing_left(self) -> bool:
         """Every delta of the last listing was merged before, or is refused."""
         return all(
-            _key(entry) in self._refusals or self._is_stale(entry) for entry in self._deltas()
+            key_of(entry) in self._refusals or self._is_stale(entry)
+            for entry in deltas_in(self._listing)
         )
-
-    def _is_done(self, node_id: str) -> bool:
-        claim = self._claims.get(node_id)
-        return node_id in self._gone or (claim is not None and claim.state == "done")
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _deltas(self) -> Iterable[FileEntry]:
-        found = [
-            (where.node_id, where.local_step, path, entry)
-            for path, entry in self._listing.items()
-            if (where := parse_delta_path(path)) is not None
-        ]
-        return [entry for *_, entry in sorted(found, key=lambda item: item[:3])]
+    def _is_read(self, entry: FileEntry) -> bool:
+        return key_of(entry) in self._cards or key_of(entry) in self._refusals
 
     def _in_order(self) -> list[FileEntry]:
         """Deltas that were read, up to the first of each node that was not."""
         blocked: set[str] = set()
         order: list[FileEntry] = []
-        for entry in self._deltas():
-            node_id = entry.path.split("/")[1]
-            if _key(entry) not in self._cards and _key(entry) not in self._refusals:
+        for entry in deltas_in(self._listing):
+            node_id = _node_of(entry)
+            if not self._is_read(entry):
                 blocked.add(node_id)
             if node_id not in blocked:
                 order.append(entry)
         return order
 
     def _is_stale(self, entry: FileEntry) -> bool:
-        card = self._cards.get(_key(entry))
+        card = self._cards.get(key_of(entry))
         return card is not None and self.ledger.has(card, path=entry.path, blob_id=entry.blob_id)
 
-    def _note_moves(self, listing: Mapping[str, FileEntry], now: Micros) -> None:
-        for path, entry in listing.items():
-            parts = path.split("/")
-            if parts[0] == NODES_FOLDER and len(parts) == 3 and self._listing.get(path) != entry:
-                self._moved_at[parts[1]] = now
+
+def _node_of(entry: FileEntry) -> str:
+    return entry.path.split("/")[1]
 
 
-def _key(entry: FileEntry) -> Key:
-    return (entry.path, entry.blob_id)
-
-
-def _globals(listing: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-    return {path: entry for path, entry in listing.items() if path.startswith(f"{GLOBAL_FOLDER}/")}
-
-
-def _is_claim(path: str) -> bool:
-    parts = path.split("/")
-    return len(parts) == 3 and parts[0] == NODES_FOLDER and parts[2] == "node.json"
+def _with_departure(ledger: Ledger, node_id: str, nonce: str, outer_step: int) -> Ledger:
+    row = ledger.rows.get(node_id)
+    if row is not None and row.done and row.nonce == nonce:
+        return ledger
+    return ledger.done(node_id, nonce, outer_step=outer_step)
 
 
 def _with_refusal(ledger: Ledger, refusal: Refusal, outer_step: int) -> Ledger:

@@ -106,13 +106,14 @@ class OpenGlobal:
     def statistics(self, entry: Entry, outer_step: int) -> torch.Tensor | None:
         """The whole entry at an outer step: float32, flat; None when that step is not known."""
         values = torch.empty(entry.numbers)
-        if outer_step == self.outer_step:
-            for start in range(0, entry.numbers, PIECE):
-                part = values[start : start + PIECE]
-                part.copy_(self.own_piece(entry, start, part.numel()))
+        if self._read_state(f"statistics.{outer_step}.{entry.name}", entry, 0, values):
             return values
-        found = self._read_state(f"statistics.{outer_step}.{entry.name}", entry, 0, values)
-        return values if found else None
+        if outer_step != self.outer_step:
+            return None
+        for start in range(0, entry.numbers, PIECE):
+            part = values[start : start + PIECE]
+            part.copy_(self.own_piece(entry, start, part.numel()))
+        return values
 
     def statistics_steps(self, schema: StateSchema) -> set[int]:
         """The outer steps whose statistics are known."""

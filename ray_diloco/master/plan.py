@@ -14,8 +14,9 @@ from ray_diloco.workload.settings import DataSettings, ModelSettings
 class MasterPlan:
     """The master of a run.
 
-    ``expected``: ids of the nodes that it waits for. ``resume``: whether the repository may already
-    hold this run.
+    ``expected``: ids of the nodes that it waits for. ``resume``: the run goes on, under whatever id
+    and even when it has ended; a master that only starts again in the middle of its run needs no
+    such word. ``standby``: wait until whoever leads is silent for `lease_seconds`.
     """
 
     master_id: str
@@ -33,3 +34,4 @@ class MasterPlan:
     state_dir: Path
     threads: int
     device: str
+    standby: bool = False

@@ -1,13 +1,13 @@
 """Making a publication the truth: blobs first, then one commit that names its parent."""
 
 import hashlib
-import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from ray_diloco.errors import (
     EntryMissing,
+    HubError,
     ParentConflict,
     QuotaExceeded,
     TransientHubError,
@@ -21,14 +21,23 @@ from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
 from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH, STATE_PATH
 from ray_diloco.tensors.safetensors_writer import WrittenFile
 
-logger = logging.getLogger(__name__)
-
 MOST_CONFLICTS = 8
 """Tries of one publication on a branch that keeps moving, before the next round takes over."""
+
+Fate = Literal["landed", "retry", "discard"]
 
 
 class SupersededError(UsageError):
     """Another master leads this run now."""
+
+
+def superseded(repository: Repository, found: GlobalCard | None) -> SupersededError:
+    """The error that says who leads."""
+    other = found.master_id if found is not None else None
+    return SupersededError(
+        f"{repository.repo_id} is led by another master now ({other!r}); "
+        "this one stops and has changed nothing"
+    )
 
 
 def read_card(
@@ -45,7 +54,7 @@ def read_card(
 
 
 class Publisher:
-    """One master's commits."""
+    """One incarnation of a master: its commits."""
 
     def __init__(
         self, repository: Repository, retry: Retry, clock: Clock, *, master_id: str
@@ -54,18 +63,31 @@ class Publisher:
         self._retry = retry
         self._clock = clock
         self._master_id = master_id
+        self._started = clock.utc()
         self.conflicts = 0
 
     def complete(
-        self, publication: Publication, *, model: WrittenFile | None, state: WrittenFile | None
+        self,
+        publication: Publication,
+        *,
+        model: WrittenFile | None,
+        state: WrittenFile | None,
+        notes: Mapping[str, str] | None = None,
     ) -> GlobalCard:
-        """The card with what only the files decide; a file that is None stays as it is."""
+        """The card with what only the files decide; a file that is None stays as it is. ``notes``:
+        what the state would say, of a publication without it.
+
+        Its id is of this incarnation alone: two masters that publish the same do not take each
+        other's for their own.
+        """
         card = replace(publication.card, master_id=self._master_id, updated_at=self._clock.utc())
         if model is not None:
             card = replace(card, model_file=MODEL_PATH, model_sha256=model.sha256)
         if state is not None:
             card = replace(card, state_file=STATE_PATH, state_sha256=state.sha256)
-        named = replace(card, publication_id="", updated_at="")
+        if notes is not None:
+            card = replace(card, state_notes=notes)
+        named = replace(card, publication_id=self._started, updated_at="")
         return replace(card, publication_id=hashlib.sha256(named.to_json()).hexdigest()[:32])
 
     def publish(
@@ -80,7 +102,8 @@ class Publisher:
     ) -> Generator[Effect, Any, str | None]:
         """Commit until it has landed; gives the commit. None when this round must be thrown away.
 
-        SupersededError when another master has published.
+        SupersededError when another publication is there, RevisionMissing or TransientHubError when
+        its fate could not be learned: the next look will show it.
         """
         additions = _additions(card, model, state)
         yield Transfer("up", sum(file.size for file in (model, state) if file is not None))
@@ -94,20 +117,22 @@ class Publisher:
             except ParentConflict:
                 conflicts += 1
                 self.conflicts += 1
-            except QuotaExceeded as error:
-                logger.warning("publication %d waits: %s", card.outer_step, error)
-                yield Sleep(self._retry.quota_delay(error))
-            except TransientHubError as error:
-                logger.warning("publication %d: %s", card.outer_step, error)
-                yield Sleep(self._retry.delay(attempt))
+            except (QuotaExceeded, TransientHubError) as error:
+                self._retry.note(error)
+                yield Sleep(self._wait_after(error, attempt))
                 attempt += 1
             parent = yield from self._retry.asking(self._repository.head_commit, kind="look")
-            verdict = yield from self._fate(publication, loop, card, parent)
-            if verdict == "landed":
+            fate = yield from self._fate(publication, loop, card, parent)
+            if fate == "landed":
                 return parent
-            if verdict == "discard":
+            if fate == "discard":
                 return None
         return None
+
+    def _wait_after(self, error: HubError, attempt: int) -> Any:
+        if isinstance(error, QuotaExceeded):
+            return self._retry.quota_delay(error)
+        return self._retry.delay(attempt)
 
     def _commit(
         self, card: GlobalCard, publication: Publication, additions: Sequence[Addition], parent: str
@@ -121,21 +146,29 @@ class Publisher:
 
     def _fate(
         self, publication: Publication, loop: OuterLoop, card: GlobalCard, commit: str
-    ) -> Generator[Effect, Any, Literal["landed", "retry", "discard"]]:
+    ) -> Generator[Effect, Any, Fate]:
         found = yield from read_card(self._repository, self._retry, commit)
         if found is not None and found.publication_id == card.publication_id:
             return "landed"
         entries = yield from self._retry.asking(
             lambda: self._repository.list_files("", commit=commit)
         )
-        verdict = loop.conflict(publication, entries)
-        if verdict == "superseded":
-            other = found.master_id if found is not None else None
-            raise SupersededError(
-                f"{self._repository.repo_id} is led by another master now ({other!r}); "
-                "this one stops and has changed nothing"
-            )
-        return verdict
+        verdict = loop.conflict(publication, entries, found)
+        if verdict != "superseded":
+            return verdict
+        if self.is_own(found, loop.card):
+            return "discard"
+        raise superseded(self._repository, found)
+
+    def is_own(self, found: GlobalCard | None, card: GlobalCard) -> bool:
+        """Whether this incarnation published what was found: each takes an epoch of its own. Not
+        the card that it goes on from, then one whose fate it could not learn.
+        """
+        return (
+            found is not None
+            and found.publication_id is not None
+            and (found.master_id, found.master_epoch) == (self._master_id, card.master_epoch)
+        )
 
 
 def _additions(

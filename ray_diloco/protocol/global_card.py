@@ -57,6 +57,14 @@ class GlobalCard:
     tokens_total: int = 0
     stop: str | None = None
     """Why the run is over, or None while it goes on."""
+    closed: bool = False
+    """The last publication of a run: its master has merged everything and gone."""
+    since_state: tuple[tuple[Identity, ...], ...] = ()
+    """What the rounds merged that the outer state does not cover, oldest first; their deltas are
+    still in the repository. Empty when the state is of this publication.
+    """
+    state_notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """With `since_state`: the strings that the outer state would carry now."""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -101,7 +109,17 @@ class GlobalCard:
             },
             "tokens_total": self.tokens_total,
             "stop": self.stop,
-        }
+        } | self._unusual()
+
+    def _unusual(self) -> dict[str, Any]:
+        """What most cards have no use for."""
+        fields: dict[str, Any] = {"closed": True} if self.closed else {}
+        if self.since_state:
+            fields["since_state"] = [
+                [list(identity) for identity in merged] for merged in self.since_state
+            ]
+            fields["state_notes"] = dict(self.state_notes)
+        return fields
 
     @classmethod
     def from_json(cls, data: bytes) -> "GlobalCard":
@@ -132,7 +150,10 @@ class GlobalCard:
             model_sha256=read.text("model_sha256"),
             state_file=read.text("state_file"),
             state_sha256=read.text("state_sha256"),
-            round=read.round(),
+            round=read.identities("round", read.fields.get("round", ())),
+            since_state=read.rounds("since_state"),
+            state_notes=read.texts("state_notes"),
+            closed=read.fields.get("closed") is True,
             nodes=read.nodes(),
             tokens_total=read.count("tokens_total"),
             stop=read.text("stop"),
@@ -155,14 +176,28 @@ class _Fields:
             raise GlobalError(f"{CARD_PATH}: {key} is {value!r}, not a count")
         return value
 
-    def round(self) -> tuple[Identity, ...]:
+    def identities(self, key: str, value: Any) -> tuple[Identity, ...]:
         try:
             return tuple(
-                Identity(_node_id(node), _nonce(nonce), _count(step))
-                for node, nonce, step in self.fields.get("round", ())
+                Identity(_node_id(node), _nonce(nonce), _count(step)) for node, nonce, step in value
             )
         except (TypeError, ValueError):
-            raise GlobalError(f"{CARD_PATH}: round is not a list of identities") from None
+            raise GlobalError(f"{CARD_PATH}: {key} is not a list of identities") from None
+
+    def rounds(self, key: str) -> tuple[tuple[Identity, ...], ...]:
+        value = self.fields.get(key, [])
+        if not isinstance(value, list):
+            raise GlobalError(f"{CARD_PATH}: {key} is not a list of rounds")
+        return tuple(self.identities(key, each) for each in cast(list[Any], value))
+
+    def texts(self, key: str) -> dict[str, str]:
+        value = self.fields.get(key, {})
+        if not isinstance(value, dict):
+            raise GlobalError(f"{CARD_PATH}: {key} is not a table of texts")
+        table = cast(dict[Any, Any], value)
+        if not all(isinstance(text, str) for text in (*table, *table.values())):
+            raise GlobalError(f"{CARD_PATH}: {key} is not a table of texts")
+        return table
 
     def nodes(self) -> dict[str, NodeRow]:
         table = self.fields.get("nodes", {})

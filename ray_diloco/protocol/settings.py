@@ -51,6 +51,24 @@ class DilocoSettings:
     """The largest L2 norm of a delta that is merged; null: no limit."""
     max_relative_norm: float | None = None
     """The same as a multiple of the running median of the merged norms; null: no limit."""
+    max_staleness: int | None = None
+    """Refuse deltas whose base is more outer steps old at the merge; null: no limit."""
+    max_deltas_per_round: int = 256
+    """The most deltas that one round merges, each an open file; the rest follow at once in the
+    next.
+    """
+    keep_merged: int = 0
+    """Outer steps for which a merged delta stays in the repository; 0: gone with its
+    publication.
+    """
+    outer_state_every: int = 1
+    """Rounds from one publication of the outer state to the next; between them merged deltas stay,
+    and a master that starts again replays those rounds.
+    """
+    lease_seconds: float | None = None
+    """After so long without a publication or a heartbeat of the master a standby takes over; null:
+    no heartbeat, no standby.
+    """
     state_dir: str | None = None
     """Where nodes and master keep what they resume from; null: ``state`` in the run's folder."""
     compat: bool = False
@@ -65,9 +83,28 @@ class DilocoSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"diloco.{name}", value, "expected a number above 0, or null")
+        self._check_retention()
+        self._check_lease()
+
+    def _check_retention(self) -> None:
+        for name in ("max_staleness", "keep_merged"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"diloco.{name}", value, "expected at least 0")
+
+    def _check_lease(self) -> None:
+        """Between two signs of life of a master lie at most half a lease and one look."""
+        if self.lease_seconds is None:
+            return
+        if not 3 * self.poll_interval <= self.lease_seconds < float("inf"):
+            raise ConfigError(
+                "diloco.lease_seconds",
+                self.lease_seconds,
+                f"expected at least three times diloco.poll_interval={self.poll_interval}, or null",
+            )
 
     def _check_amounts(self) -> None:
-        for name in ("inner_steps", "max_bad_deltas"):
+        for name in ("inner_steps", "max_bad_deltas", "max_deltas_per_round", "outer_state_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"diloco.{name}", getattr(self, name), "expected at least 1")
         for name in ("poll_interval", "bootstrap_timeout", "stop_timeout", "node_timeout"):

@@ -5,7 +5,8 @@
     |  |- ConfigError             a setting: name, value, what was expected
     |  |- ForeignRunError         the repository holds another run
     |  |- NodeInUseError          another process trains under this node id
-    |  `- TrainingError           training cannot go on: no global in time, loss not finite
+    |  |- TrainingError           training cannot go on: no global in time, loss not finite
+    |  `- DiskError               the local disk is full, or cannot be written
     |- ContentError               wrong data from the repository
     |  |- DeltaError              a node delta that must not be merged
     |  |- GlobalError             a global model or its metadata that must not be installed
@@ -23,6 +24,7 @@ Errors carry only plain data, so that they survive pickling and never hold a req
 hold the token).
 """
 
+import errno
 from typing import Literal
 
 
@@ -59,6 +61,10 @@ class NodeInUseError(UsageError):
 
 class TrainingError(UsageError):
     """Training cannot go on."""
+
+
+class DiskError(UsageError):
+    """The local disk is full, or cannot be written."""
 
 
 class ContentError(RayDilocoError):
@@ -135,3 +141,16 @@ class TransientHubError(HubError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""What an `OSError` says when it is about the disk, not about our use of it."""
+
+
+def disk_error(who: str, error: OSError) -> DiskError:
+    """What to tell whoever runs the participant ``who``."""
+    where = f" at {error.filename}" if error.filename else ""
+    return DiskError(
+        f"{who} cannot write to its disk{where}: {error.strerror}; "
+        "make room and start again with run.resume"
+    )

@@ -1,6 +1,7 @@
 """The oracle of a run: every local step is covered exactly once, or its loss is on the books.
 
-For each node and nonce: trained = merged + rejected + dropped + unsent + unresolved, no step twice.
+For each node and nonce: trained = merged + rejected + lost + dropped + unsent + unresolved, no step
+twice.
 """
 
 from itertools import combinations
@@ -40,6 +41,7 @@ def _books(node: NodeReport, master: MasterReport) -> Books:
     return {
         "merged": merged,
         "rejected": rejected,
+        "lost": StepRanges.parse(node.lost).minus(known),
         "dropped": StepRanges.parse(node.dropped),
         "unsent": StepRanges.parse(node.unsent),
         "unresolved": StepRanges.parse(node.unresolved).minus(known),

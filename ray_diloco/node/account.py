@@ -35,6 +35,16 @@ class Account:
         self._ended = Micros(0)
         self._compute = 0
 
+    def known_as(self, nonce: str) -> None:
+        """The incarnation that goes on may be an earlier one."""
+        self._origin = replace(self._origin, nonce=nonce)
+
+    def note_data(self, fast_forwarded: int) -> None:
+        """Batches were drawn in vain to find a position again."""
+        if fast_forwarded:
+            note = f"fast-forwarded by {fast_forwarded} batches: the data cannot save its position"
+            self._origin = replace(self._origin, data_note=note)
+
     @property
     def status(self) -> NodeStatus:
         with self._lock:
@@ -102,6 +112,7 @@ class Account:
             local_steps=coordinator.local_step - first_step,
             first_step=first_step,
             dropped=str(tally.dropped),
+            lost=str(tally.lost),
             unsent=str(coordinator.unsent.steps.minus(on_its_way)),
             unresolved=str(on_its_way),
             rejected={str(covers): why for covers, why in tally.rejected.values() if covers},

@@ -15,6 +15,8 @@ class Job:
     ``encoded``: its file is written, so the baseline that it was measured from may move.
     ``after_install``: a global was installed over it with `boundary` or `replace`: landing moves no
     baseline, and being refused folds it back into the live model.
+    ``number``: the local step that its file is called by, once it is encoded; another one than
+    ``local_step`` in a run that a peer leads.
     ``acknowledged``: a global that contains it was installed before the lane knew: what the lane
     says of it in the end changes nothing more.
     """
@@ -24,16 +26,26 @@ class Job:
     base_outer_step: int
     oldest_base_outer_step: int
     final: bool = False
+    number: int | None = None
     encoded: bool = False
     after_install: bool = False
     acknowledged: bool = False
 
+    @property
+    def sent_as(self) -> int:
+        """The number under which the repository and the master know it."""
+        return self.local_step if self.number is None else self.number
+
 
 @dataclass(frozen=True, slots=True)
 class StartUpload:
-    """Take the snapshot now, then encode and send it in the upload lane. Answered by the lane."""
+    """Take the snapshot now, then encode and send it in the upload lane. Answered by the lane.
+
+    ``resets``: the inner optimizer starts anew right after.
+    """
 
     job: Job
+    resets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,11 @@ class FoldBack:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnToBaseline:
+    """Give up what the live model has learned since the baseline, the last sound state."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResetOptimizer:
     """Start the inner optimizer anew."""
 
@@ -91,6 +108,7 @@ Action = (
     | InstallGlobal
     | AdvanceBaseline
     | FoldBack
+    | ReturnToBaseline
     | ResetOptimizer
     | Record
     | Fail

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from ray_diloco.errors import ConfigError
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.limits import policy_of
 from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.hub.patience import Retry
 from ray_diloco.node.account import Origin
+from ray_diloco.node.checkpoint import CheckpointShelf, Keeping
 from ray_diloco.node.exchange import Exchange
 from ray_diloco.node.node import Node
 from ray_diloco.node.plan import NodePlan
@@ -87,6 +89,7 @@ def build_node(
         retry=Retry(policy_of(plan.hub), seeded(plan.run.seed, plan.node_id, "retry"), port),
         clock=port,
         state_dir=plan.state_dir,
+        node_timeout=plan.diloco.node_timeout,
     )
     return Node(
         origin=origin,
@@ -99,4 +102,23 @@ def build_node(
         port=port,
         record=record,
         takeover=plan.takeover,
+        keeping=keeping_of(plan, schema=weights.schema.fingerprint),
+        resume=plan.resume,
+        reopens=plan.reopens,
     )
+
+
+def keeping_of(plan: NodePlan, *, schema: str) -> Keeping:
+    """What the node keeps, and on resume what it finds. ConfigError when that is of another
+    model.
+    """
+    settings = plan.checkpoint
+    if not settings.keep_last:
+        return Keeping()
+    shelf = CheckpointShelf(plan.state_dir / "checkpoints", keep=settings.keep_last)
+    kept = None
+    if plan.resume:
+        kept = shelf.newest(node_id=plan.node_id, run_id=plan.run.run_id)
+    if kept is not None and kept.facts.schema != schema:
+        raise ConfigError("run.resume", str(kept.folder), "expected the model that it was made of")
+    return Keeping(shelf=shelf, every_steps=settings.every_steps, kept=kept)

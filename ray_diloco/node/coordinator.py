@@ -15,7 +15,8 @@ order before the next step. An upload job and a poll are under way at most once 
     `finish`            the run is over for this node                    final upload
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Set
+from dataclasses import replace
 from typing import Literal
 
 from ray_diloco.node.actions import (
@@ -27,11 +28,14 @@ from ray_diloco.node.actions import (
     Job,
     Record,
     ResetOptimizer,
+    ReturnToBaseline,
     StartPoll,
     StartUpload,
 )
+from ray_diloco.node.standing import Standing, copy_of
+from ray_diloco.node.tally import Tally
 from ray_diloco.protocol.clock import Micros, micros
-from ray_diloco.protocol.global_card import GlobalCard, NodeRow
+from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.protocol.terms import NEVER_HAD_A_GLOBAL, Install
@@ -43,23 +47,6 @@ WAITING_POLL = 1.0
 """Seconds between polls, at most, of a node that may not train before it has a global."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """What became of the node's steps and boundaries so far."""
-
-    dropped: StepRanges = NO_STEPS
-    deltas_landed: int = 0
-    deltas_refused: int = 0
-    skipped_boundaries: int = 0
-    installs: int = 0
-    rejected: dict[int, tuple[StepRanges, str]] = field(
-        default_factory=dict[int, tuple[StepRanges, str]]
-    )
-    """Local step of a delta that the master refused -> what it covered, and why."""
-    awaiting: dict[int, StepRanges] = field(default_factory=dict[int, StepRanges])
-    """Local step of a delta that landed, but is in no global that was seen -> what it covers."""
-
-
 class Coordinator:
     """One incarnation of a node.
 
@@ -67,11 +54,24 @@ class Coordinator:
     """
 
     def __init__(
-        self, settings: DilocoSettings, *, node_id: str, nonce: str, first_step: int = 0
+        self,
+        settings: DilocoSettings,
+        *,
+        node_id: str,
+        nonce: str,
+        first_step: int = 0,
+        forerunners: Set[str] | None = None,
+        over: str | None = None,
     ) -> None:
+        """``forerunners``: nonces under which the name was used before; when the `nodes` table
+        shows yet another one, somebody has taken the name over. None: not looked at. ``over``: a
+        publication whose word that the run is over does not count, because the run goes on.
+        """
         self._settings = settings
         self._node_id = node_id
         self._nonce = nonce
+        self._forerunners = forerunners
+        self._over = over
         self._policy: Install = settings.install  # type: ignore[assignment]  # checked by settings
         self.local_step = first_step
         self.unsent: Work = NO_WORK
@@ -87,6 +87,51 @@ class Coordinator:
         self._bad_in_a_row = 0
         self.stop_reason: str | None = None
         self.tally = Tally()
+
+    # -- a restart ---------------------------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """What a checkpoint keeps: everything but what is asked anew after a restart. A job that
+        a global has acknowledged is over.
+        """
+        job = self.job
+        return Standing(
+            local_step=self.local_step,
+            unsent=self.unsent,
+            base_outer_step=self.base_outer_step,
+            oldest_base=self._oldest_base,
+            seen=self._seen,
+            bad_in_a_row=self._bad_in_a_row,
+            tally=copy_of(self.tally),
+            job=None if job is not None and job.acknowledged else job,
+        )
+
+    def resume(self, standing: Standing) -> None:
+        """Stand there again. A job in it counts as sent: its lane must find out what became of
+        it.
+        """
+        self.local_step = standing.local_step
+        self.unsent = standing.unsent
+        self.base_outer_step = standing.base_outer_step
+        self._oldest_base = standing.oldest_base
+        self._seen = standing.seen
+        self._bad_in_a_row = standing.bad_in_a_row
+        self.tally = copy_of(standing.tally)
+        self.job = standing.job
+
+    def resume_behind(self, standing: Standing, *, sent_up_to: int) -> None:
+        """More was sent after this standing: what it holds was sent already, or is lost. Count on
+        from there, with the newest global.
+        """
+        self.local_step = max(standing.local_step, sent_up_to)
+        self._bad_in_a_row = standing.bad_in_a_row
+        self.tally = copy_of(standing.tally)
+        passed = StepRanges.of(standing.local_step + 1, self.local_step)
+        gone = standing.unsent.steps.union(passed)
+        if standing.job is not None:
+            gone = gone.union(standing.job.work.steps)
+        self.tally.lost = self.tally.lost.union(gone)
+        self._recovering = True
 
     # -- what the node asks ------------------------------------------------------------------------
 
@@ -130,6 +175,13 @@ class Coordinator:
         """The poll lane has not ended."""
         return self._polling
 
+    @property
+    def keepable(self) -> bool:
+        """This moment may go into a checkpoint: weights are sound as far as is known, and a job on
+        its way has its record.
+        """
+        return not self._recovering and (self.job is None or self.job.encoded)
+
     def quiet_steps(self) -> int:
         """How many local steps end, at the least, before the next inner boundary; at least 1."""
         return self._settings.inner_steps - self.local_step % self._settings.inner_steps
@@ -171,10 +223,10 @@ class Coordinator:
 
     # -- the upload lane ---------------------------------------------------------------------------
 
-    def encoded(self) -> Actions:
-        """The job's file is written: the baseline may move now."""
+    def encoded(self, number: int | None = None) -> Actions:
+        """The job's file is written, under this number: the baseline may move now."""
         if self.job is not None:
-            self.job = replace(self.job, encoded=True)
+            self.job = replace(self.job, encoded=True, number=number)
         return []
 
     def spoiled(self, verdict: Literal["zero", "not finite"]) -> Actions:
@@ -189,7 +241,7 @@ class Coordinator:
                 self._take_back(replaced)
             return [Record("delta_empty", {"local_step": self.local_step})]
         if replaced is not None:
-            self.tally.dropped = self.tally.dropped.union(replaced.work.steps)
+            self.tally.drop(replaced.work.steps)
         self._bad_in_a_row += 1
         self._recovering = True
         self._next_poll = Micros(0)
@@ -207,11 +259,7 @@ class Coordinator:
 
     def _arrived(self, job: Job) -> Actions:
         self._bad_in_a_row = 0
-        self.tally.deltas_landed += 1
-        self.tally.awaiting[job.local_step] = job.work.steps
-        record = Record(
-            "delta_landed", {"local_step": job.local_step, "covers": str(job.work.steps)}
-        )
+        record = self.tally.arrived(job)
         if job.after_install:
             return [record]
         self.unsent = self.unsent.minus(job.work)
@@ -243,7 +291,10 @@ class Coordinator:
     def nothing_new(self, card: GlobalCard | None = None) -> Actions:
         """The poll found no newer weights; perhaps newer metadata of the same ones."""
         self._polling = False
-        return self._heed(card) if card is not None else []
+        if card is not None:
+            return self._heed(card)
+        alone = self._recovering and not self.has_global and not self._settings.require_global
+        return self._return_to_baseline() if alone else []
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -267,8 +318,8 @@ class Coordinator:
             oldest_base_outer_step=self._oldest_base,
             final=final,
         )
-        reset = self._settings.reset_inner_optimizer and not final
-        return [StartUpload(self.job), *([ResetOptimizer()] if reset else [])]
+        resets = self._settings.reset_inner_optimizer and not final
+        return [StartUpload(self.job, resets), *([ResetOptimizer()] if resets else [])]
 
     def _poll(self, now: Micros) -> Actions:
         if self._polling:
@@ -281,33 +332,17 @@ class Coordinator:
         return [StartPoll(anew=self._recovering)]
 
     def _heed(self, card: GlobalCard) -> Actions:
-        if card.stop is not None and self.stop_reason is None:
-            self.stop_reason = card.stop
+        outlived = self._over is not None and card.publication_id == self._over
+        if not outlived:
+            self.stop_reason = self.stop_reason or card.stop
         row = card.nodes.get(self._node_id)
-        if row is None or row.nonce != self._nonce:
+        if row is None or row.nonce is None:
             return []
-        return self._hear_rejections(row) + self._hear_merges(row)
-
-    def _hear_rejections(self, row: NodeRow) -> Actions:
-        tally = self.tally
-        new = {step: why for step, why in row.rejected if step not in tally.rejected}
-        for step, why in new.items():
-            tally.rejected[step] = (self._landing(step), why)
-        return [
-            Record("delta_rejected", {"local_step": step, "reason": why})
-            for step, why in new.items()
-        ]
-
-    def _landing(self, local_step: int) -> StepRanges:
-        """What a delta covers that landed, perhaps before its lane could say so."""
-        if self.job is not None and self.job.local_step == local_step:
-            return self.job.work.steps
-        return self.tally.awaiting.pop(local_step, NO_STEPS)
-
-    def _hear_merges(self, row: NodeRow) -> Actions:
-        waiting = self.tally.awaiting
-        self.tally.awaiting = {s: c for s, c in waiting.items() if s > row.last_local_step}
-        return []
+        if row.nonce == self._nonce:
+            return [*self.tally.hear(row, self.job)]
+        if self._forerunners is None or row.nonce in self._forerunners:
+            return []
+        return [Fail("another process has taken over this node id")]
 
     def _held_up(self) -> bool:
         """A `boundary` installation is due, but the delta that goes before it is not on disk
@@ -359,7 +394,7 @@ class Coordinator:
         job, row = self.job, card.nodes.get(self._node_id)
         if job is None or job.acknowledged or row is None or row.nonce != self._nonce:
             return []
-        if row.last_local_step < job.local_step:
+        if row.last_local_step < job.sent_as:
             return []
         self.job = replace(job, acknowledged=True)
         return self._arrived(job)
@@ -369,5 +404,13 @@ class Coordinator:
         if self.job is not None and not self.job.after_install:
             on_its_way = self.job.work
             self.job = replace(self.job, after_install=True)
-        self.tally.dropped = self.tally.dropped.union(self.unsent.minus(on_its_way).steps)
+        self.tally.drop(self.unsent.minus(on_its_way).steps)
         self.unsent = NO_WORK
+
+    def _return_to_baseline(self) -> Actions:
+        """Weights went bad before there was any global: nothing sounder is known than the
+        baseline.
+        """
+        self._drop_unsent()
+        self._recovering = False
+        return [ReturnToBaseline(), ResetOptimizer()]

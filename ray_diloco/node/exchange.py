@@ -1,8 +1,9 @@
-"""What a node does at the hub, as lanes: claim its name, upload a delta, poll for a global, depart.
+"""What a node does at the hub, as lanes: upload a delta, poll for a global. Its name: `claiming`.
 
 Lanes only read and write files and the repository. What they find goes back to the coordinator.
 """
 
+import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ from ray_diloco.errors import (
     EntryMissing,
     ForeignRunError,
     GlobalError,
-    NodeInUseError,
     QuotaExceeded,
     RevisionMissing,
     SafetensorsError,
@@ -21,25 +21,18 @@ from ray_diloco.errors import (
 )
 from ray_diloco.hub.limits import Kind
 from ray_diloco.hub.patience import Retry
-from ray_diloco.hub.repository import Addition, FileEntry, Repository
+from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Repository
 from ray_diloco.node.actions import Job
+from ray_diloco.node.checkpoint import Facts, file_sha256, link
+from ray_diloco.node.claiming import Claim, Claimed, read_card
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import Access, Clock, Effect, Sleep, Transfer
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
-from ray_diloco.protocol.node_card import NodeCard
-from ray_diloco.protocol.paths import (
-    CARD_PATH,
-    NODES_FOLDER,
-    delta_path,
-    node_card_path,
-    parse_delta_path,
-)
+from ray_diloco.protocol.paths import CARD_PATH, NODES_FOLDER, delta_path, parse_delta_path
 from ray_diloco.tensors.dtypes import State
-from ray_diloco.tensors.safetensors_writer import WrittenFile
 
-CLAIM_LIMIT = 64 * 1024
-"""The most bytes that a node's claim may have."""
+logger = logging.getLogger(__name__)
 
 Steps = Generator[Effect, Any, Any]
 
@@ -61,6 +54,10 @@ class Polled:
     refused: str | None = None
 
 
+class _NotOurModel(GlobalError):
+    """A sound global whose entries are not those of the model that this node trains."""
+
+
 class Exchange:
     """A node's side of the repository. ``run_id`` "" takes that of the run it finds."""
 
@@ -76,7 +73,9 @@ class Exchange:
         retry: Retry,
         clock: Clock,
         state_dir: Path,
+        node_timeout: float = 600.0,
     ) -> None:
+        """``node_timeout``: seconds after which a silent process under our name counts as gone."""
         self._node_id = node_id
         self._nonce = nonce
         self._run_id = run_id
@@ -88,11 +87,21 @@ class Exchange:
         self._outgoing = state_dir / "outgoing"
         self._incoming = state_dir / "incoming"
         self._etag: str | None = None
+        self._refused: str | None = None
         self._peer_led = False
-        self._last_number = 0
+        self.last_number = 0
+        """The highest number that a delta of this nonce was ever encoded under."""
         self.delta_file = self._outgoing
         """The file of the last upload job, once it is encoded."""
-        self._started = clock.utc()
+        self._claim = Claim(
+            node_id=node_id,
+            repository=repository,
+            retry=retry,
+            clock=clock,
+            state_dir=state_dir,
+            node_timeout=node_timeout,
+            gap=inner_steps,
+        )
         for folder in (self._outgoing, self._incoming):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -101,77 +110,45 @@ class Exchange:
         """The globals of this run come from a plain peer."""
         return self._peer_led
 
+    @property
+    def run_id(self) -> str:
+        """Of the run that this node is part of; "" while that is not known."""
+        return self._run_id
+
     # -- the name ----------------------------------------------------------------------------------
 
-    def claim(self, *, takeover: bool) -> Steps:
-        """Take the name; gives the last local step that was ever used under it.
+    def claim(self, *, takeover: bool, kept: Facts | None = None) -> Steps:
+        """Take the name; gives `Claimed`. ``kept``: our checkpoint, whose nonce goes on if nobody
+        else had the name since.
 
         NodeInUseError when another process holds it and ``takeover`` is false.
         """
-        repository, path = self._repository, node_card_path(self._node_id)
-        commit = yield from self._ask(repository.head_commit, kind="look")
-        files = yield from self._ask(
-            lambda: repository.list_files(f"{NODES_FOLDER}/{self._node_id}", commit=commit)
+        claimed: Claimed = yield from self._claim.take(
+            self._nonce,
+            run_id=self._run_id,
+            kept=None if kept is None else kept.nonce,
+            takeover=takeover,
         )
-        used = max(
-            (found.local_step for e in files if (found := parse_delta_path(e.path))), default=0
-        )
-        if any(entry.path == path for entry in files):
-            claim = yield from self._read_claim(commit)
-            used = max(used, claim.last_local_step if claim is not None else 0)
-            if claim is not None and claim.state == "active" and not takeover:
-                raise self._in_use(claim)
-        used = max(used, (yield from self._last_known_step(commit)))
-        yield from self._write_claim(state="active", last_local_step=used)
-        commit = yield from self._ask(repository.head_commit, kind="look")
-        winner = yield from self._read_claim(commit)
-        if winner is None or winner.nonce != self._nonce:
-            raise self._in_use(winner)
-        return used
+        self._nonce = claimed.nonce
+        if kept is not None and claimed.continues:
+            self.last_number = max(kept.last_number, claimed.own)
+            self._peer_led = kept.peer_led
+            self._run_id = self._run_id or kept.run_id
+        return claimed
 
     def depart(self, *, last_local_step: int) -> Steps:
         """Say that this node is done."""
-        yield from self._write_claim(state="done", last_local_step=last_local_step)
-
-    def _in_use(self, claim: NodeCard | None) -> NodeInUseError:
-        since = f" since {claim.started}" if claim is not None else ""
-        return NodeInUseError(
-            f"node id {self._node_id!r} is in use{since}: choose another id, or set "
-            "run.takeover=true when that process is gone"
+        yield from self._claim.give_back(
+            self._nonce, run_id=self._run_id, last_local_step=last_local_step
         )
-
-    def _read_claim(self, commit: str) -> Generator[Effect, Any, NodeCard | None]:
-        path = node_card_path(self._node_id)
-        data = yield from self._ask(
-            lambda: self._repository.read(path, commit=commit, limit=CLAIM_LIMIT)
-        )
-        try:
-            return NodeCard.from_json(data, path=path)
-        except ContentError:
-            return None
-
-    def _write_claim(self, *, state: Literal["active", "done"], last_local_step: int) -> Steps:
-        claim = NodeCard(
-            nonce=self._nonce,
-            started=self._started,
-            state=state,
-            run_id=self._run_id or None,
-            last_local_step=last_local_step,
-        )
-        addition = Addition(path=node_card_path(self._node_id), source=claim.to_json())
-        message = f"{self._node_id} is {state}"
-        yield from self._ask(lambda: self._repository.commit(message, additions=[addition]))
-
-    def _last_known_step(self, commit: str) -> Generator[Effect, Any, int]:
-        card = yield from self._read_card(commit)
-        row = card.nodes.get(self._node_id) if card is not None else None
-        return row.last_local_step if row is not None else 0
 
     # -- an upload job -----------------------------------------------------------------------------
 
-    def upload(self, job: Job, encoded: Callable[[], None]) -> Steps:
-        """Write the delta once, call ``encoded``, and send the same bytes until their fate is
-        known.
+    def upload(
+        self, job: Job, encoded: Callable[[], None], keep: Callable[[], None] | None = None
+    ) -> Steps:
+        """Write the delta once, ``keep`` what a restart needs, call ``encoded``, and send the same
+        bytes until their fate is known.
         """
         number = (
             (yield from self._peer_number(job.local_step)) if self._peer_led else job.local_step
@@ -184,9 +161,22 @@ class Exchange:
         self.delta_file = file
         if written.zero or not written.finite:
             return Uploaded(outcome="zero" if written.zero else "not finite")
+        self.last_number = number
+        if keep is not None:
+            keep()
         encoded()
-        self._last_number = number
-        return (yield from self._send(delta_path(self._node_id, number), number, written.file))
+        return (yield from self._send(number, written.file.sha256))
+
+    def take_back(self, kept: Path, number: int) -> None:
+        """The delta of a job that a checkpoint kept; `resend` sends it."""
+        self.delta_file = self._outgoing / Path(delta_path(self._node_id, number)).name
+        link(kept, self.delta_file)
+
+    def resend(self, number: int) -> Steps:
+        """A job from before a restart, which may have been sent: look, and send the same bytes
+        until their fate is known.
+        """
+        return (yield from self._send(number, file_sha256(self.delta_file), may_have_landed=True))
 
     def _card(self, job: Job, number: int) -> DeltaCard:
         return DeltaCard(
@@ -210,17 +200,20 @@ class Exchange:
         commit = yield from self._ask(repository.head_commit, kind="look")
         files = yield from self._ask(lambda: repository.list_files(NODES_FOLDER, commit=commit))
         taken = {found.local_step for e in files if (found := parse_delta_path(e.path))}
-        number = max(local_step, self._last_number + 1)
+        number = max(local_step, self.last_number + 1)
         while number in taken or (self._inner_steps > 1 and number % self._inner_steps == 0):
             number += 1
         return number
 
-    def _send(self, path: str, number: int, written: WrittenFile) -> Steps:
-        addition = Addition(path=path, source=written.path, sha256=written.sha256)
+    def _send(self, number: int, sha256: str, *, may_have_landed: bool = False) -> Steps:
+        path = delta_path(self._node_id, number)
+        addition = Addition(path=path, source=self.delta_file, sha256=sha256)
         message = f"delta of {self._node_id} at local step {number}"
-        yield Transfer("up", written.size)
+        if may_have_landed and (yield from self._has_landed(addition, number)):
+            return Uploaded(outcome="landed")
+        yield Transfer("up", self.delta_file.stat().st_size)
         yield from self._ask(lambda: self._repository.stage([addition]))
-        may_have_landed, attempt = False, 0
+        attempt = 0
         while True:
             try:
                 yield Access(lambda: self._repository.commit(message, additions=[addition]))
@@ -234,19 +227,21 @@ class Exchange:
                 may_have_landed = may_have_landed or error.outcome == "unknown"
                 yield Sleep(self._retry.delay(attempt))
             attempt += 1
-            if may_have_landed and (yield from self._has_landed(path, number)):
+            if may_have_landed and (yield from self._has_landed(addition, number)):
                 return Uploaded(outcome="landed")
 
-    def _has_landed(self, path: str, number: int) -> Generator[Effect, Any, bool]:
-        """Whether the delta is in the repository or in the ledger, at one commit."""
+    def _has_landed(self, addition: Addition, number: int) -> Generator[Effect, Any, bool]:
+        """Whether the delta is in the repository or in the ledger, at one commit. Other bytes at
+        its path are a late commit of somebody who had the name before.
+        """
         repository = self._repository
         commit = yield from self._ask(repository.head_commit, kind="look")
         entry: FileEntry | None = yield from self._ask(
-            lambda: repository.entry(path, commit=commit)
+            lambda: repository.entry(addition.path, commit=commit)
         )
-        if entry is not None:
+        if entry is not None and entry.sha256 in (None, addition.sha256):
             return True
-        card = yield from self._read_card(commit)
+        card = yield from read_card(repository, self._retry, commit)
         row = card.nodes.get(self._node_id) if card is not None else None
         return row is not None and row.nonce == self._nonce and row.last_local_step >= number
 
@@ -256,50 +251,74 @@ class Exchange:
         """Look for a global that is newer than ``seen``, or with ``anew`` at least as new; fetch
         it.
 
-        GlobalError when it is not a global of this model. ForeignRunError when it is another run's.
+        What must not be installed is refused with its reason, once. GlobalError when the first
+        global of all is not one of this model, ForeignRunError when it is another run's.
         """
-        repository = self._repository
-        head = yield from self._ask(lambda: repository.head(CARD_PATH), kind="look")
-        if head is None or (head.etag == self._etag and not anew):
+        head: FileHead | None = yield from self._ask(
+            lambda: self._repository.head(CARD_PATH), kind="look"
+        )
+        if head is None or head.etag == self._refused or (head.etag == self._etag and not anew):
             return Polled()
         try:
-            card = yield from self._read_card(head.commit)
-        except GlobalError as error:
-            self._etag = head.etag
+            found: Polled = yield from self._look(head, seen, anew=anew)
+        except (RevisionMissing, TransientHubError) as error:
+            logger.info("%s: no global this time: %s", self._node_id, error)
+            return Polled()
+        except (ContentError, EntryMissing) as error:
+            if isinstance(error, _NotOurModel) and seen[1] < 0:
+                raise GlobalError(str(error)) from None
+            self._refused = head.etag
             return Polled(refused=str(error))
-        except RevisionMissing:
-            return Polled()
-        if card is None:
-            return Polled()
-        self._check_run(card)
-        if card.version < seen or (card.version == seen and not anew):
-            self._etag = head.etag
-            return Polled(card=card)
-        return (yield from self._fetch(card, head.commit, head.etag))
+        self._etag = head.etag
+        return found
 
-    def _fetch(self, card: GlobalCard, commit: str, etag: str) -> Steps:
-        repository = self._repository
-        file = self._incoming / "global.safetensors"
-        try:
-            if card.model_sha256 is None:
-                commit = yield from self._ask(
-                    lambda: repository.last_commit(CARD_PATH, commit=commit)
-                )
-            yield from self._ask(
-                lambda: repository.fetch(
-                    card.model_file, commit=commit, destination=file, sha256=card.model_sha256
-                )
+    def _look(
+        self, head: FileHead, seen: tuple[int, int], *, anew: bool
+    ) -> Generator[Effect, Any, Polled]:
+        data = yield from self._ask(
+            lambda: self._repository.read(CARD_PATH, commit=head.commit, limit=CARD_LIMIT)
+        )
+        card = GlobalCard.from_json(data)
+        self._check_run(card)
+        if card.version < seen:
+            raise GlobalError(
+                f"{CARD_PATH} goes back from (master_epoch, outer_step) {seen} to {card.version}"
             )
-            yield Transfer("down", file.stat().st_size)
+        if card.version == seen and not anew:
+            return Polled(card=card)
+        file = yield from self._fetch(card, head.commit)
+        try:
             state = self._weights.check(file)
-        except RevisionMissing:
-            return Polled()
+        except GlobalError as error:
+            raise _NotOurModel(str(error)) from None
         except SafetensorsError as error:
-            self._etag = etag
-            return Polled(refused=f"{card.model_file}: {error}")
-        self._etag = etag
+            raise GlobalError(f"{card.model_file}: {error}") from None
         self._peer_led = card.publication_id is None
         return Polled(card=card, state=state)
+
+    def _fetch(self, card: GlobalCard, commit: str) -> Generator[Effect, Any, Path]:
+        """The model that a card names. GlobalError when its bytes are not those that were
+        published: bytes that only arrived damaged are fetched again.
+        """
+        repository, path, sha256 = self._repository, card.model_file, card.model_sha256
+        file = self._incoming / "global.safetensors"
+        if sha256 is None:
+            commit = yield from self._ask(lambda: repository.last_commit(CARD_PATH, commit=commit))
+
+        def fetch() -> str:
+            return repository.fetch(path, commit=commit, destination=file, sha256=sha256)
+
+        try:
+            yield Access(fetch, kind="read")
+        except (TransientHubError, QuotaExceeded):
+            entry: FileEntry | None = yield from self._ask(
+                lambda: repository.entry(path, commit=commit)
+            )
+            if entry is not None and sha256 is not None and entry.sha256 not in (None, sha256):
+                raise GlobalError(f"{path}: its sha256 is not the one in {CARD_PATH}") from None
+            yield from self._ask(fetch)
+        yield Transfer("down", file.stat().st_size)
+        return file
 
     def _check_run(self, card: GlobalCard) -> None:
         if self._run_id and card.run_id not in (None, self._run_id):
@@ -309,16 +328,6 @@ class Exchange:
         self._run_id = self._run_id or card.run_id or ""
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _read_card(self, commit: str) -> Generator[Effect, Any, GlobalCard | None]:
-        repository = self._repository
-        try:
-            data = yield from self._ask(
-                lambda: repository.read(CARD_PATH, commit=commit, limit=CARD_LIMIT)
-            )
-        except EntryMissing:
-            return None
-        return GlobalCard.from_json(data)
 
     def _ask(self, call: Callable[[], Any], *, kind: Kind = "read") -> Steps:
         """A call that may be repeated: its passing faults are waited out."""

@@ -2,6 +2,7 @@
 
 from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.node.build import build_node, prepare_node
+from ray_diloco.node.locking import sole_use
 from ray_diloco.node.node import Node
 from ray_diloco.node.plan import NodePlan
 from ray_diloco.node.single import SingleNode
@@ -22,7 +23,11 @@ class NodeHost:
         self._stop_asked: str | None = None
 
     def run(self, port: Port, *, nonce: str, store: MemoryStore | None = None) -> NodeReport:
-        """Train to the end of the run."""
+        """Train to the end of the run. NodeInUseError when another process has the state folder."""
+        with sole_use(self._plan.state_dir, node_id=self._plan.node_id):
+            return self._run(port, nonce, store)
+
+    def _run(self, port: Port, nonce: str, store: MemoryStore | None) -> NodeReport:
         self._events = EventLog(self._plan.node_id, port)
         self._node = build_node(
             self._plan,

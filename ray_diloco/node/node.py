@@ -7,12 +7,15 @@ this step and the next (`performer`, `weights`), with lanes (`exchange`) that ru
 import logging
 from typing import Any
 
-from ray_diloco.errors import TrainingError
+from ray_diloco.errors import DISK_FAULTS, TrainingError, disk_error
 from ray_diloco.hub.repository import Repository
 from ray_diloco.node.account import Account, Origin
+from ray_diloco.node.checkpoint import Checkpoint, Keeping
+from ray_diloco.node.claiming import Claimed
 from ray_diloco.node.coordinator import Coordinator
 from ray_diloco.node.exchange import Exchange
 from ray_diloco.node.performer import Performer
+from ray_diloco.node.saving import DELTA, Saver, restore
 from ray_diloco.node.trainer import StepReport, Trainer
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import Lane, Micros, Port, micros
@@ -41,7 +44,13 @@ class Node:
         port: Port,
         record: Recorder,
         takeover: bool = False,
+        keeping: Keeping | None = None,
+        resume: bool = False,
+        reopens: bool = False,
     ) -> None:
+        """``resume``: this goes on with earlier training under the name, even without a checkpoint.
+        ``reopens``: so does the whole run, whatever its last global says of an end.
+        """
         self._node_id = origin.node_id
         self._nonce = origin.nonce
         self._settings = settings
@@ -53,15 +62,33 @@ class Node:
         self._port = port
         self._record = record
         self._takeover = takeover
+        self._keeping = keeping or Keeping()
+        self._resume = resume
+        self._reopens = reopens
         self._account = Account(origin, window=settings.inner_steps)
         self._stop_asked: str | None = None
         self._start_from(0)
 
-    def _start_from(self, first_step: int) -> None:
+    def _start_from(self, first_step: int, claimed: Claimed | None = None) -> None:
         """Count on from the last local step that was ever used under this name."""
         self._first_step = first_step
         self._coordinator = Coordinator(
-            self._settings, node_id=self._node_id, nonce=self._nonce, first_step=first_step
+            self._settings,
+            node_id=self._node_id,
+            nonce=self._nonce,
+            first_step=first_step,
+            forerunners=claimed.forerunners if claimed is not None else None,
+            over=claimed.publication_id if claimed is not None and self._reopens else None,
+        )
+        self._saver = Saver(
+            self._keeping.shelf,
+            every_steps=self._keeping.every_steps,
+            node_id=self._node_id,
+            nonce=self._nonce,
+            first_step=first_step,
+            trainer=self._trainer,
+            weights=self._weights,
+            exchange=self._exchange,
         )
         self._performer = Performer(
             node_id=self._node_id,
@@ -69,6 +96,7 @@ class Node:
             trainer=self._trainer,
             weights=self._weights,
             exchange=self._exchange,
+            saver=self._saver,
             port=self._port,
             record=self._record,
         )
@@ -88,20 +116,61 @@ class Node:
     def run(self) -> NodeReport:
         """Claim the name, wait for the global, train until the run ends, send the rest, depart."""
         try:
-            claim = self._exchange.claim(takeover=self._takeover)
-            self._start_from(self._finish_lane(CLAIM, claim))
-            self._record("node_started", nonce=self._nonce, first_step=self._first_step)
+            self._begin()
             self._await_permission()
             reason = self._train()
             self._depart(reason)
-        except BaseException:
+        except BaseException as error:
             self._say("failed")
+            if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+                raise disk_error(f"node {self._node_id!r}", error) from error
             raise
         else:
             self._say("done")
             return self._report(reason)
         finally:
             self._port.close()
+
+    def _begin(self) -> None:
+        """Take the name; go on from the checkpoint, or begin anew above all that was used."""
+        kept = self._keeping.kept
+        facts = kept.facts if kept is not None else None
+        claim = self._exchange.claim(takeover=self._takeover, kept=facts)
+        claimed: Claimed = self._finish_lane(CLAIM, claim)
+        self._nonce = claimed.nonce
+        self._account.known_as(claimed.nonce)
+        if kept is not None and claimed.continues:
+            self._go_on(kept, claimed)
+        else:
+            self._start_from(claimed.used, claimed)
+            if self._resume:
+                self._trainer.local_step = claimed.used
+        resumed = self._coordinator.local_step if kept is not None and claimed.continues else None
+        self._record(
+            "node_started", nonce=self._nonce, first_step=self._first_step, resumed=resumed
+        )
+        if kept is not None and not claimed.continues:
+            unsent = str(kept.facts.standing.unsent.steps)
+            self._record("checkpoint_outlived", nonce=kept.facts.nonce, unsent=unsent)
+
+    def _go_on(self, kept: Checkpoint, claimed: Claimed) -> None:
+        """The same incarnation. When the repository has more of it than the checkpoint knows, the
+        checkpoint's work was sent already.
+        """
+        facts = kept.facts
+        restore(kept, trainer=self._trainer, weights=self._weights)
+        self._account.note_data(self._trainer.fast_forwarded)
+        self._start_from(facts.first_step, claimed)
+        coordinator, standing = self._coordinator, facts.standing
+        if claimed.own > facts.last_number:
+            coordinator.resume_behind(standing, sent_up_to=claimed.own)
+            self._trainer.local_step += coordinator.local_step - standing.local_step
+            self._record("checkpoint_behind", sent=claimed.own, lost=str(coordinator.tally.lost))
+            return
+        coordinator.resume(standing)
+        if standing.job is not None:
+            self._exchange.take_back(kept.folder / DELTA, standing.job.sent_as)
+            self._performer.resend(standing.job)
 
     def _train(self) -> str:
         while (reason := self._reason_to_stop()) is None:
@@ -112,6 +181,7 @@ class Node:
                 self._performer.perform(
                     self._coordinator.stepped(now=now, tokens=tokens, loss=loss)
                 )
+            self._performer.save_when_due()
             self._say("training")
             self._await_permission()
         return reason
@@ -131,18 +201,17 @@ class Node:
         limits, steps = self._limits, self._coordinator.quiet_steps()
         until = self._coordinator.next_poll
         if limits.max_steps is not None:
-            done = self._coordinator.local_step - self._first_step
-            steps = max(1, min(steps, limits.max_steps - done))
+            steps = max(1, min(steps, limits.max_steps - self._trainer.local_step))
         if limits.max_seconds is not None:
             until = min(until, micros(limits.max_seconds))
         return steps, until
 
     def _reason_to_stop(self) -> str | None:
-        steps = self._coordinator.local_step - self._first_step
+        steps, now = self._trainer.local_step, self._port.now()
         return (
             self._stop_asked
             or self._coordinator.stop_reason
-            or reason_to_stop(self._limits, steps=steps, now=self._port.now())
+            or reason_to_stop(self._limits, steps=steps, now=now)
         )
 
     def _await_permission(self) -> None:
@@ -184,6 +253,7 @@ class Node:
         patience = micros(self._settings.stop_timeout)
         deadline = Micros(self._port.now() + patience)
         self._send_the_rest(deadline)
+        self._performer.save_the_rest()
         depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
         self._finish_lane(DEPART, depart, deadline=Micros(self._port.now() + patience))
 

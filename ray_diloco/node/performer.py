@@ -10,13 +10,16 @@ from ray_diloco.node.actions import (
     Fail,
     FoldBack,
     InstallGlobal,
+    Job,
     Record,
     ResetOptimizer,
+    ReturnToBaseline,
     StartPoll,
     StartUpload,
 )
 from ray_diloco.node.coordinator import Coordinator
 from ray_diloco.node.exchange import Exchange, Polled, Uploaded
+from ray_diloco.node.saving import Saver
 from ray_diloco.node.trainer import Trainer
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import LaneOutcome, Port
@@ -39,6 +42,7 @@ class Performer:
         trainer: Trainer,
         weights: Weights,
         exchange: Exchange,
+        saver: Saver,
         port: Port,
         record: Recorder,
     ) -> None:
@@ -47,6 +51,7 @@ class Performer:
         self._trainer = trainer
         self._weights = weights
         self._exchange = exchange
+        self._saver = saver
         self._port = port
         self._record = record
         self._encoded: deque[None] = deque()
@@ -58,9 +63,25 @@ class Performer:
         """
         if self._encoded:
             self._encoded.clear()
-            self.perform(self._coordinator.encoded())
+            self.perform(self._coordinator.encoded(self._exchange.last_number))
         for outcome in self._port.collect():
             self._take(outcome)
+
+    def save_when_due(self) -> None:
+        """A checkpoint between two boundaries."""
+        if self._coordinator.keepable and self._saver.save_when_due(self._coordinator.standing()):
+            self._record("checkpoint", local_step=self._coordinator.local_step)
+
+    def save_the_rest(self) -> None:
+        """A checkpoint of what could not be sent before the end."""
+        coordinator = self._coordinator
+        if coordinator.unsent and coordinator.keepable and self._saver.save(coordinator.standing()):
+            self._record("checkpoint", local_step=coordinator.local_step)
+
+    def resend(self, job: Job) -> None:
+        """Find out what became of a job from before a restart, and send it if it is nowhere."""
+        self._record("upload_resumed", local_step=job.local_step, covers=str(job.work.steps))
+        self._port.start(UPLOAD, self._exchange.resend(job.sent_as))
 
     def perform(self, actions: list[Action]) -> None:
         """Carry out actions in order. TrainingError when the coordinator gives up."""
@@ -73,7 +94,7 @@ class Performer:
                     self._port.start(POLL, lane)
                 case InstallGlobal():
                     self._install(action)
-                case AdvanceBaseline() | FoldBack():
+                case AdvanceBaseline() | FoldBack() | ReturnToBaseline():
                     self._move(action)
                 case ResetOptimizer():
                     self._trainer.reset_optimizer()
@@ -97,14 +118,18 @@ class Performer:
             loss=job.work.mean_loss,
             final=job.final,
         )
-        lane = self._exchange.upload(job, encoded=lambda: self._encoded.append(None))
+        keep = self._saver.of_job(self._coordinator.standing(), resets=action.resets)
+        lane = self._exchange.upload(job, encoded=lambda: self._encoded.append(None), keep=keep)
         self._port.start(UPLOAD, lane)
 
-    def _move(self, action: AdvanceBaseline | FoldBack) -> None:
-        if isinstance(action, AdvanceBaseline):
-            self._weights.advance(self._exchange.delta_file)
-        else:
-            self._weights.fold_back(self._exchange.delta_file)
+    def _move(self, action: AdvanceBaseline | FoldBack | ReturnToBaseline) -> None:
+        match action:
+            case AdvanceBaseline():
+                self._weights.advance(self._exchange.delta_file)
+            case FoldBack():
+                self._weights.fold_back(self._exchange.delta_file)
+            case ReturnToBaseline():
+                self._weights.return_to_baseline()
 
     def _install(self, action: InstallGlobal) -> None:
         state, self._fetched = self._fetched, None
@@ -134,12 +159,15 @@ class Performer:
         coordinator = self._coordinator
         match uploaded.outcome:
             case "landed":
-                self.perform(coordinator.encoded() + coordinator.landed())
+                self.perform(self._written() + coordinator.landed())
             case "refused":
                 logger.warning("%s: delta refused: %s", self._node_id, uploaded.reason)
-                self.perform(coordinator.encoded() + coordinator.refused(uploaded.reason))
+                self.perform(self._written() + coordinator.refused(uploaded.reason))
             case "zero" | "not finite" as verdict:
                 self.perform(coordinator.spoiled(verdict))
+
+    def _written(self) -> list[Action]:
+        return self._coordinator.encoded(self._exchange.last_number)
 
     def _take_poll(self, polled: Polled) -> None:
         if polled.refused is not None:

@@ -1,10 +1,11 @@
 """Everything that a node is built from, as plain values that travel to its actor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubSettings
+from ray_diloco.node.settings import CheckpointSettings
 from ray_diloco.protocol.run import RunIdentity, RunLimits
 from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.timing.profile import NodeProfile
@@ -17,6 +18,8 @@ class NodePlan:
 
     ``index`` of ``nodes``: its shard of the data. ``profile``: slow down to it; None takes time as
     it comes. ``endpoint``, ``token``, ``repo_id``: its door to the others; unused by role single.
+    ``resume``: go on with earlier training under this name, from its checkpoint where there is one.
+    ``reopens``: so does the whole run, whatever its last global says of an end.
     """
 
     node_id: str
@@ -38,3 +41,6 @@ class NodePlan:
     device: str
     profile: NodeProfile | None
     takeover: bool
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    resume: bool = False
+    reopens: bool = False

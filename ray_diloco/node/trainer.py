@@ -131,9 +131,13 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where ``state`` was saved: the next step is the one that would have followed."""
+        """Continue where ``state`` was saved: the next step is the one that would have followed.
+        ``optimizer`` may be None: it starts anew.
+        """
         self.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.reset_optimizer()
+        if state["optimizer"] is not None:
+            self._optimizer.load_state_dict(state["optimizer"])
         self._precision.load_state_dict(state["scaler"])
         self._feed.load_state_dict(state["data"])
         self._draws.load_state_dict(state["draws"])

@@ -18,6 +18,7 @@ from ray_diloco.tensors.baseline import (
 from ray_diloco.tensors.delta_file import DeltaReader, WrittenDelta, write_delta
 from ray_diloco.tensors.dtypes import State
 from ray_diloco.tensors.safetensors_reader import SafetensorsReader
+from ray_diloco.tensors.safetensors_writer import write_state
 from ray_diloco.tensors.schema import StateSchema
 from ray_diloco.tensors.snapshot import allocate, capture
 
@@ -68,6 +69,40 @@ class Weights:
         """The delta was refused after an installation: the live model takes it up again."""
         with self._open(delta) as reader:
             fold_back(self._live, reader, self.schema)
+
+    def return_to_baseline(self) -> None:
+        """The live model becomes the baseline; its local counters go on."""
+        replace(self._live, self._baseline, self._baseline, self.schema)
+
+    # -- a checkpoint ------------------------------------------------------------------------------
+
+    @property
+    def snapshot_holds(self) -> bool:
+        """Landing moves the baseline to the snapshot, so that a checkpoint needs it."""
+        return not self._installed_since_snapshot
+
+    def save_live(self, path: Path) -> None:
+        write_state(path, self._live, {"format": "pt"})
+
+    def save_snapshot(self, path: Path) -> None:
+        write_state(path, self._snapshot, {"format": "pt"})
+
+    def save_baseline(self, path: Path) -> None:
+        write_state(path, self._baseline, {"format": "pt"})
+
+    def read(self, path: Path) -> State:
+        """A state that one of these has written."""
+        with SafetensorsReader(path) as reader:
+            return {name: reader.read(name) for name in reader.header.tensors}
+
+    def restore(self, *, baseline: Path, snapshot: Path | None) -> None:
+        """Take back the kept buffers; the live model is restored by its owner."""
+        capture(self.read(baseline), self._baseline, self.schema)
+        self._installed_since_snapshot = snapshot is None
+        if snapshot is not None:
+            capture(self.read(snapshot), self._snapshot, self.schema)
+
+    # -- a global ----------------------------------------------------------------------------------
 
     def check(self, path: Path) -> State:
         """Read a global model. GlobalError when it is not one of this model; SafetensorsError."""

@@ -104,6 +104,10 @@ class NodeReport:
     """Steps whose effect was given up: `install=replace`, or a recovery from a state that was not
     finite.
     """
+    lost: str = ""
+    """Steps of a state that is gone: each is in a delta that was sent, or lost; the master's account
+    says which.
+    """
     unsent: str = ""
     """Steps that were not handed over when the time to stop was up."""
     unresolved: str = ""

@@ -1,0 +1,151 @@
+"""What goes into a node's checkpoint, and how the node gets it back.
+
+Two kinds of one form: with every upload job, written by its lane before the first request; and
+between boundaries, written by the training thread.
+"""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ray_diloco.node.checkpoint import Checkpoint, CheckpointShelf, Facts, link
+from ray_diloco.node.standing import Standing
+from ray_diloco.node.trainer import Trainer
+from ray_diloco.node.weights import Weights
+
+LIVE, BASELINE, SNAPSHOT = "live.safetensors", "baseline.safetensors", "snapshot.safetensors"
+TRAINER, DELTA = "trainer.pt", "delta.safetensors"
+
+Keep = Callable[[], None]
+
+
+class Sender(Protocol):
+    """What a checkpoint needs of the exchange."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def last_number(self) -> int: ...
+
+    @property
+    def peer_led(self) -> bool: ...
+
+    @property
+    def delta_file(self) -> Path: ...
+
+
+class Saver:
+    """Writes the checkpoints of one incarnation. ``shelf`` None: none are kept."""
+
+    def __init__(
+        self,
+        shelf: CheckpointShelf | None,
+        *,
+        every_steps: int | None,
+        node_id: str,
+        nonce: str,
+        first_step: int,
+        trainer: Trainer,
+        weights: Weights,
+        exchange: Sender,
+    ) -> None:
+        self._shelf = shelf
+        self._every_steps = every_steps
+        self._node_id = node_id
+        self._nonce = nonce
+        self._first_step = first_step
+        self._trainer = trainer
+        self._weights = weights
+        self._exchange = exchange
+        self._last_step = -1
+
+    def of_job(self, standing: Standing, *, resets: bool) -> Keep | None:
+        """Called right after the snapshot; what it gives is called by the lane when the delta is
+        written, while the baseline still stands. ``resets``: the optimizer starts anew, so that
+        there is nothing of it to keep.
+        """
+        shelf = self._shelf
+        if shelf is None or standing.job is None:
+            return None
+        trainer = _serialised(self._trainer, with_optimizer=not resets)
+        self._last_step = standing.local_step
+
+        def fill(folder: Path) -> None:
+            self._weights.save_snapshot(folder / LIVE)
+            self._weights.save_baseline(folder / BASELINE)
+            (folder / TRAINER).write_bytes(trainer)
+            link(self._exchange.delta_file, folder / DELTA)
+
+        return lambda: shelf.save(self._facts(standing, snapshot=LIVE), fill)
+
+    def save_when_due(self, standing: Standing) -> bool:
+        """On the training thread, between two steps; whether it was written."""
+        every = self._every_steps
+        if every is None or standing.local_step < self._last_step + every:
+            return False
+        return self.save(standing)
+
+    def save(self, standing: Standing) -> bool:
+        """Write one now; False when none are kept, or the newest is of this step."""
+        if self._shelf is None or standing.local_step == self._last_step:
+            return False
+        moves = standing.job is not None and self._weights.snapshot_holds
+
+        def fill(folder: Path) -> None:
+            self._weights.save_live(folder / LIVE)
+            self._weights.save_baseline(folder / BASELINE)
+            with (folder / TRAINER).open("wb") as file:
+                _write_trainer(self._trainer, file, with_optimizer=True)
+            if standing.job is not None:
+                link(self._exchange.delta_file, folder / DELTA)
+            if moves:
+                self._weights.save_snapshot(folder / SNAPSHOT)
+
+        self._shelf.save(self._facts(standing, snapshot=SNAPSHOT if moves else None), fill)
+        self._last_step = standing.local_step
+        return True
+
+    def _facts(self, standing: Standing, *, snapshot: str | None) -> Facts:
+        exchange = self._exchange
+        job = standing.job
+        if job is not None and job.number is None:
+            standing = standing.with_number(exchange.last_number)
+        return Facts(
+            run_id=exchange.run_id,
+            node_id=self._node_id,
+            nonce=self._nonce,
+            first_step=self._first_step,
+            schema=self._weights.schema.fingerprint,
+            last_number=exchange.last_number,
+            peer_led=exchange.peer_led,
+            snapshot=snapshot,
+            standing=standing,
+        )
+
+
+def restore(checkpoint: Checkpoint, *, trainer: Trainer, weights: Weights) -> None:
+    """Put the trainer and the weights where they were."""
+    folder, facts = checkpoint.folder, checkpoint.facts
+    live = weights.read(folder / LIVE)
+    saved = torch.load(folder / TRAINER, map_location="cpu", weights_only=True)
+    trainer.load_state_dict(saved | {"model": live})
+    snapshot = None if facts.snapshot is None else folder / facts.snapshot
+    weights.restore(baseline=folder / BASELINE, snapshot=snapshot)
+
+
+def _serialised(trainer: Trainer, *, with_optimizer: bool) -> bytes:
+    buffer = io.BytesIO()
+    _write_trainer(trainer, buffer, with_optimizer=with_optimizer)
+    return buffer.getvalue()
+
+
+def _write_trainer(trainer: Trainer, file: Any, *, with_optimizer: bool) -> None:
+    """All of its state but the model, which is kept in a form that other programs read."""
+    state = {name: value for name, value in trainer.state_dict().items() if name != "model"}
+    if not with_optimizer:
+        state["optimizer"] = None
+    torch.save(state, file)

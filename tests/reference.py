@@ -100,13 +100,7 @@ def play(
     for what, *details in moments:
         if what == "merge":
             taken = [(sent[node, step], published[base]) for node, step, base in details[0]]
-            for name in taken[0][0]:
-                if not is_stepped(name):
-                    own[name] = sum(base[name] - delta[name] for delta, base in taken) / len(taken)
-                    continue
-                mean = sum(delta[name] for delta, _ in taken) / len(taken)
-                momenta[name].mul_(outer_momentum).add_(mean)
-                own[name] -= outer_lr * (mean + outer_momentum * momenta[name])
+            outer_step(own, momenta, taken, outer_lr, outer_momentum)
             published.append({name: own[name].to(first[name].dtype, copy=True) for name in own})
             continue
         node = nodes[details[0]]
@@ -123,6 +117,19 @@ def play(
         if reset and what in ("send", "install"):
             node.optimizer = node.new_optimizer(node.model)
     return published, {name: node.live for name, node in nodes.items()}
+
+
+def outer_step(
+    own: State, momenta: State, taken: list[tuple[State, State]], lr: float, momentum: float
+) -> None:
+    """Nesterov on the mean of the deltas; ``taken``: each with the global at its base."""
+    for name in taken[0][0]:
+        if not is_stepped(name):
+            own[name] = sum(base[name] - delta[name] for delta, base in taken) / len(taken)
+            continue
+        mean = sum(delta[name] for delta, _ in taken) / len(taken)
+        momenta[name].mul_(momentum).add_(mean)
+        own[name] -= lr * (mean + momentum * momenta[name])
 
 
 def distinct(state: State) -> State:

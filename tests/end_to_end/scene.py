@@ -240,9 +240,7 @@ class Scene:
     ) -> str:
         """Commit a delta as a node would, or without a nonce as a plain peer; gives its path."""
         path = delta_path(node_id, local_step)
-        content = delta_bytes(
-            tensors, node_id, local_step, base=base, nonce=nonce, covers=covers
-        )
+        content = delta_bytes(tensors, node_id, local_step, base=base, nonce=nonce, covers=covers)
         self.act(lambda: self.repository().commit(path, additions=[addition(path, content)]))
         return path
 

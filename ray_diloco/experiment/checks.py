@@ -2,8 +2,8 @@
 
 import psutil
 
-from ray_diloco.cluster.settings import node_profiles
 from ray_diloco.errors import ConfigError
+from ray_diloco.experiment.preflight import over_budget
 from ray_diloco.experiment.schema import Config, EngineName, Role
 from ray_diloco.hub.settings import HubKind
 from ray_diloco.protocol.paths import is_node_id
@@ -27,6 +27,7 @@ def check_config(config: Config) -> str:
     config.run.check()
     config.diloco.check()
     config.cluster.check()
+    config.checkpoint.check()
     config.ray.check()
     config.hub.check()
     _check_run_name(config)
@@ -50,9 +51,7 @@ def warnings_of(config: Config) -> list[str]:
             f"run.max_steps={steps} is below diloco.inner_steps={every}: "
             "each node sends one delta, at its end"
         )
-    if config.hub.kind is HubKind.huggingface:
-        lines += _commit_budget(config)
-    return lines
+    return lines + over_budget(config)
 
 
 def _check_run_name(config: Config) -> None:
@@ -77,6 +76,8 @@ def _check_role(config: Config) -> None:
 
 def _check_hub(config: Config) -> None:
     hub, role = config.hub, config.run.role
+    if config.run.resumes and hub.kind is HubKind.memory and role is not Role.single:
+        raise ConfigError("run.resume", config.run.resume, "not with hub=memory: it kept nothing")
     if role is Role.single:
         return
     if hub.kind is HubKind.memory and config.engine.name is EngineName.ray:
@@ -124,19 +125,3 @@ def _check_memory(config: Config) -> None:
             f"{size / 2**30:.2f} GiB, {available / 2**30:.1f} GiB are free; "
             "expected a smaller model or fewer cluster.nodes",
         )
-
-
-def _commit_budget(config: Config) -> list[str]:
-    """The expected rate of commits against what the repository may have."""
-    if not config.time.emulate_profile:
-        return []
-    every = config.diloco.inner_steps
-    deltas = sum(3600 / (every * p.seconds_per_step) for _, p in node_profiles(config.cluster))
-    rounds = min(deltas, 3600 / config.diloco.poll_interval)
-    if deltas + rounds <= config.hub.commits_per_hour:
-        return []
-    return [
-        f"about {deltas + rounds:.0f} commits per hour are expected, "
-        f"hub.commits_per_hour={config.hub.commits_per_hour} allows fewer, so uploads will wait; "
-        "a larger diloco.inner_steps or fewer cluster.nodes would do"
-    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ray_diloco.errors import RayDilocoError
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 def main() -> None:
     """Run what the command line says; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C)."""
+    OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
     codes: list[int] = []
 
     def job(composed: DictConfig) -> float | None:
@@ -53,6 +54,8 @@ def follow(
     from ray_diloco.experiment.run import run  # torch and all, which help and typos do without
 
     console = Console()
+    if config.run.preflight:
+        return _tell_cost(config, run_dir)
     limits = RunLimits(
         max_steps=config.run.max_steps,
         max_seconds=config.run.max_seconds,
@@ -65,6 +68,20 @@ def follow(
         progress.close()
     print_summary(result, console)
     return result.exit_code, result.eval_loss
+
+
+def _tell_cost(config: Config, run_dir: Path) -> tuple[int, float | None]:
+    """Check the configuration, print what its exchange will cost, and run nothing."""
+    from ray_diloco.experiment.build import complete
+    from ray_diloco.experiment.checks import check_config
+    from ray_diloco.experiment.preflight import preflight
+
+    config = complete(config)
+    check_config(config)
+    for line in preflight(config):
+        print(line)
+    _remove_if_empty(run_dir)
+    return 0, None
 
 
 def report(error: BaseException, *, debug: bool) -> int:
@@ -87,7 +104,7 @@ def _run_job(composed: DictConfig) -> tuple[int, float | None]:
     run_dir = Path(settings.runtime.output_dir)
     debug = bool(composed.run.debug)
     try:
-        config = read_config(composed)
+        config = read_config(continued(composed, settings.overrides.task))
         logging.getLogger("ray_diloco").setLevel(config.run.log_level.value)
         overrides = tuple(mask_tokens(str(each)) for each in settings.overrides.task)
         return follow(config, run_dir, overrides=overrides)

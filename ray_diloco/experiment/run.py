@@ -13,10 +13,12 @@ from ray_diloco.experiment.build import Plans, build_plans, complete, identify
 from ray_diloco.experiment.checks import check_config, warnings_of
 from ray_diloco.experiment.interruption import Interruption
 from ray_diloco.experiment.launch import OpenStage, Stage, open_stage
+from ray_diloco.experiment.preflight import expectations
 from ray_diloco.experiment.progress import NoProgress, Progress
 from ray_diloco.experiment.records import Records, evaluation_events, require_free
 from ray_diloco.experiment.result import Losses, Result, environment, losses_of, summarise
 from ray_diloco.experiment.schema import Config, Role
+from ray_diloco.hub.settings import HubKind
 from ray_diloco.protocol.clock import MICROS_PER_SECOND, Clock
 from ray_diloco.protocol.run import RunIdentity
 from ray_diloco.timing.wall import WallClock
@@ -52,10 +54,13 @@ def run(
     """
     clock, progress = WallClock(), progress or NoProgress()
     config, run_dir = complete(config), run_dir.absolute()
-    require_free(run_dir, resume=config.run.resume)
+    require_free(run_dir, resume=config.run.resumes)
     manifest = check_config(config)
     identity = identify(config, run_dir)
     progress.note(f"run {identity.run_id or 'of ' + str(config.hub.repo_id)} in {run_dir}")
+    if config.hub.kind is HubKind.huggingface:
+        for line in expectations(config):
+            progress.note(line)
     for line in warnings_of(config):
         progress.note(f"warning: {line}")
     with ExitStack() as stack:

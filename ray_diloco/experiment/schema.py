@@ -6,6 +6,7 @@ from enum import StrEnum
 from ray_diloco.cluster.settings import ClusterSettings, RaySettings
 from ray_diloco.errors import ConfigError
 from ray_diloco.hub.settings import HubSettings
+from ray_diloco.node.settings import CheckpointSettings
 from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.workload.settings import DataSettings, InnerSettings, ModelSettings
 
@@ -73,16 +74,26 @@ class RunSettings:
     """Threads that torch uses in each node and in the master; 1 and 2 give different last bits."""
     device: str = "auto"
     """auto (cuda, else mps, else cpu), cpu, mps, cuda or cuda:<index>."""
-    resume: bool = False
-    """Go on with the run that the folder and the repository hold."""
+    resume: str | None = None
+    """The folder of a run to go on with: its configuration, which the command line may change, its
+    hub and its state. true: the run that the repository holds, in a new folder. null: a new run."""
     takeover: bool = False
     """Train under node ids that another process seems to use still."""
     progress: ProgressKind = ProgressKind.auto
     """live (a table), plain (lines), none, or auto: live on a terminal."""
     log_level: LogLevel = LogLevel.INFO
     """The least that is written to the run folder's log: DEBUG, INFO, WARNING or ERROR."""
+    preflight: bool = False
+    """Print what the exchange will cost (commits, bytes and storage an hour, and what to change
+    when they are too many), and run nothing.
+    """
     debug: bool = False
     """Show the whole traceback of an error."""
+
+    @property
+    def resumes(self) -> bool:
+        """An earlier run goes on."""
+        return self.resume is not None and self.resume.lower() not in ("false", "null", "none")
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
@@ -134,6 +145,8 @@ class Config:
     """What is trained."""
     inner: InnerSettings = field(default_factory=InnerSettings)
     """How a node trains between two boundaries."""
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    """What a node keeps on its disk, to go on after it was killed."""
     hub: HubSettings = field(default_factory=HubSettings)
     """Where the repository is that everything goes through. A token is never a setting."""
     engine: EngineSettings = field(default_factory=EngineSettings)

@@ -82,3 +82,10 @@ def test_a_multirun_goes_on_after_a_refused_run_and_says_so_in_its_code(command,
     assert err == "ray-diloco: diloco.inner_steps=0: expected at least 1\n"
     assert [path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir()] == ["1"]
     assert (tmp_path / "sweep" / "1" / "result.json").exists()
+
+
+def test_preflight_prints_the_cost_and_runs_nothing(command, tmp_path):
+    code, out, err = command(*TINY, "run.preflight=true", f"hydra.run.dir={tmp_path}/run")
+    assert (code, err) == (0, "")
+    assert out.startswith("commits   about ")
+    assert not (tmp_path / "run").exists()

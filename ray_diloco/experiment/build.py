@@ -15,6 +15,7 @@ from ray_diloco.cluster.settings import master_id, node_ids, node_profiles
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.reading import to_plain
 from ray_diloco.experiment.schema import Config, Role, TimeKind
+from ray_diloco.hub.settings import HubKind
 from ray_diloco.master.plan import MasterPlan
 from ray_diloco.node.plan import NodePlan
 from ray_diloco.protocol.run import RunIdentity, RunLimits
@@ -35,10 +36,22 @@ class Plans:
 
 
 def complete(config: Config) -> Config:
-    """With what one setting takes from another when it is null: ``inner.schedule_steps``."""
+    """With what one setting takes from others: ``inner.schedule_steps`` when it is null,
+    ``time.kind`` when it is auto.
+    """
+    config = replace(config, time=replace(config.time, kind=_time_of(config)))
     if config.inner.schedule_steps is not None or config.run.max_steps is None:
         return config
     return replace(config, inner=replace(config.inner, schedule_steps=config.run.max_steps))
+
+
+def _time_of(config: Config) -> TimeKind:
+    if config.time.kind is not TimeKind.auto:
+        return config.time.kind
+    shared = config.hub.kind is HubKind.huggingface or config.hub.endpoint is not None
+    led_elsewhere = config.run.role is Role.worker
+    real = shared or led_elsewhere or config.ray.address is not None
+    return TimeKind.wall if real else TimeKind.virtual
 
 
 def config_hash(config: Config) -> str:

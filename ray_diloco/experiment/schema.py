@@ -29,6 +29,7 @@ class EngineName(StrEnum):
 class TimeKind(StrEnum):
     """Whose time the run lives in."""
 
+    auto = "auto"
     wall = "wall"
     virtual = "virtual"
 
@@ -124,7 +125,9 @@ class TimeSettings:
     """Group ``time``."""
 
     kind: TimeKind = TimeKind.wall
-    """wall, or virtual (simulated)."""
+    """wall, virtual (simulated), or auto: virtual, unless something real takes part: a Ray cluster
+    (``ray.address``), a hub that others share (``hub=huggingface``, ``hub.endpoint``), a run that is
+    led elsewhere (``run.role=worker``)."""
     emulate_profile: bool = True
     """In wall time: slow each node and its link down to its profile in the cluster."""
 

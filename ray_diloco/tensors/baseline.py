@@ -33,6 +33,36 @@ def advance(baseline: State, delta: DeltaReader, schema: StateSchema) -> None:
 
 
 @torch.no_grad()
+def advance_with_decay(
+    baseline: State, delta: DeltaReader, schema: StateSchema, *, snapshot: State, decay: float
+) -> None:
+    """A job LANDED: ``baseline -= delta``, and of the error that the codec made, which is what
+    then lies between baseline and snapshot, only the share ``decay`` goes out with later deltas.
+
+    ``snapshot``: what was sent, carried along by installations since. Statistics stay.
+    """
+    advance(baseline, delta, schema)
+    for entry in _stepped(schema):
+        numbers, target = as_numbers(baseline[entry.name]), as_numbers(snapshot[entry.name])
+        for start, stop in pieces(entry.numbers):
+            part = numbers[start:stop]
+            part.lerp_(target[start:stop].to(part.dtype), 1 - decay)
+
+
+@torch.no_grad()
+def carry_along(snapshot: State, baseline: State, incoming: State, schema: StateSchema) -> None:
+    """Before a rebase while a job is in flight: the snapshot keeps its distance from the baseline,
+    ``snapshot = G - (baseline - snapshot)``, rounded to its own dtype.
+    """
+    for entry in _stepped(schema):
+        kept, before = as_numbers(snapshot[entry.name]), as_numbers(baseline[entry.name])
+        new = as_numbers(incoming[entry.name].contiguous())
+        for start, stop in pieces(entry.numbers):
+            unsent = before[start:stop] - kept[start:stop]
+            kept[start:stop].copy_(new[start:stop].to(unsent.dtype) - unsent)
+
+
+@torch.no_grad()
 def advance_to_snapshot(baseline: State, snapshot: State, schema: StateSchema) -> None:
     """A job LANDED, sent without loss and with no installation since: the baseline is exactly
     the snapshot. Statistics stay.

@@ -1,68 +1,23 @@
-"""How a pseudo-gradient is written into a file: a table of codecs by name.
+"""How a pseudo-gradient is written into a file: the table of codecs by name.
 
-A codec sees a tensor as flat pieces of `PIECE` real float32 numbers, each piece on its own, so that
-writing and merging need no more memory than a piece. Accumulation is always float32.
+Accumulation is always float32. Statistics are absolute values, not steps, and small: they are
+written in fp32 whatever the codec.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 
-from ray_diloco.errors import DeltaError
-from ray_diloco.tensors.schema import Entry
+from ray_diloco.errors import DeltaError, UsageError
+from ray_diloco.tensors.codec_block import FP4_E3M0, INT4, INT8
+from ray_diloco.tensors.codec_cast import BF16, FP16, FP32
+from ray_diloco.tensors.codec_seam import Codec
+from ray_diloco.tensors.codec_topk import TOPK, TOPK_8, TOPK_128
+from ray_diloco.tensors.schema import Entry, StateSchema
 
-ReadPart = Callable[[str, torch.Tensor], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One tensor in the file, for one entry: its key is the entry's name with ``suffix``.
-
-    ``shape`` and ``dtype`` are what the file must say; ``count(n)`` how many numbers of the part
-    stand for ``n`` numbers of the entry, additive over whole pieces.
-    """
-
-    suffix: str
-    dtype: Callable[[Entry], torch.dtype]
-    shape: Callable[[Entry], tuple[int, ...]]
-    count: Callable[[int], int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Codec:
-    """``encode(piece)`` gives one flat tensor per part. ``decode(read, into)`` fills a flat float32
-    tensor with what every receiver sees, where ``read(suffix, numbers)`` fills a tensor with a
-    part's numbers.
-    """
-
-    name: str
-    parts: tuple[Part, ...]
-    encode: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-    decode: Callable[[ReadPart, torch.Tensor], None]
-
-    def layout(self, entry: Entry) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Keys, dtypes and shapes in the file for one entry."""
-        return {
-            entry.name + part.suffix: (part.dtype(entry), part.shape(entry)) for part in self.parts
-        }
-
-
-FP32 = Codec(
-    name="fp32",
-    parts=(
-        Part(
-            suffix="",
-            dtype=lambda entry: torch.complex64 if entry.dtype.is_complex else torch.float32,
-            shape=lambda entry: entry.shape,
-            count=lambda numbers: numbers,
-        ),
-    ),
-    encode=lambda piece: (piece,),
-    decode=lambda read, into: read("", into),
-)
-
-CODECS: Mapping[str, Codec] = {FP32.name: FP32}
+CODECS: Mapping[str, Codec] = {
+    codec.name: codec for codec in (FP32, BF16, FP16, INT8, INT4, FP4_E3M0, TOPK_8, TOPK, TOPK_128)
+}
 
 
 def codec_named(name: str, *, path: str) -> Codec:
@@ -72,3 +27,22 @@ def codec_named(name: str, *, path: str) -> Codec:
             path, f"unknown codec {name[:40]!r}; known are {', '.join(sorted(CODECS))}"
         )
     return CODECS[name]
+
+
+def codec_for(entry: Entry, codec: Codec) -> Codec:
+    """The codec that is used for one entry."""
+    return FP32 if entry.statistics else codec
+
+
+def delta_layout(
+    schema: StateSchema, codec: Codec
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Keys, dtypes and shapes of a whole delta. UsageError when two entries want one key."""
+    layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for entry in schema.floating:
+        described = codec_for(entry, codec).layout(entry)
+        twice = layout.keys() & described.keys()
+        if twice:
+            raise UsageError(f"codec {codec.name} needs the key {min(twice)} for two entries")
+        layout |= described
+    return layout

@@ -8,7 +8,8 @@ from types import TracebackType
 import torch
 
 from ray_diloco.errors import DeltaError
-from ray_diloco.tensors.codec import Codec, codec_named
+from ray_diloco.tensors.codec import codec_for, codec_named, delta_layout
+from ray_diloco.tensors.codec_seam import Codec
 from ray_diloco.tensors.dtypes import PIECE, State, pieces
 from ray_diloco.tensors.pseudo_gradient import Tally, difference
 from ray_diloco.tensors.safetensors_header import Header
@@ -43,11 +44,7 @@ def write_delta(
     Both states are contiguous CPU tensors (kept buffers). Extra memory: a few pieces.
     """
     rule = codec_named(codec, path=path.name)
-    planned = [
-        (key, dtype, shape)
-        for entry in schema.floating
-        for key, (dtype, shape) in rule.layout(entry).items()
-    ]
+    planned = [(key, *described) for key, described in delta_layout(schema, rule).items()]
     found = Tally()
     buffer = torch.empty(PIECE)
     with SafetensorsWriter(path, planned, header, stamp=True) as writer:
@@ -56,7 +53,7 @@ def write_delta(
                 part = buffer[: stop - start]
                 difference(baseline, current, entry, start, part)
                 found.add(part, statistics=entry.statistics)
-                _write_parts(writer, rule, entry, start, part)
+                _write_parts(writer, codec_for(entry, rule), entry, start, part)
         written = writer.finish(durable=durable)
     return WrittenDelta(file=written, norm=found.norm, finite=found.finite, zero=found.zero)
 
@@ -64,8 +61,11 @@ def write_delta(
 def _in_file_order(writer: SafetensorsWriter, schema: StateSchema, codec: Codec) -> list[Entry]:
     """The entries as the payload has them, so that the hash runs along."""
     places = {key: place for place, key in enumerate(writer.tensors)}
-    suffix = codec.parts[0].suffix
-    return sorted(schema.floating, key=lambda entry: places[entry.name + suffix])
+
+    def place(entry: Entry) -> int:
+        return places[entry.name + codec_for(entry, codec).parts[0].suffix]
+
+    return sorted(schema.floating, key=place)
 
 
 def _write_parts(
@@ -85,7 +85,6 @@ class DeltaReader:
     def __init__(self, file: Path, *, schema: StateSchema, codec: str, path: str) -> None:
         self.path = path
         self._codec = codec_named(codec, path=path)
-        self._parts = {part.suffix: part for part in self._codec.parts}
         self._file = SafetensorsReader(file)
         try:
             check_layout(self._file.header, schema, self._codec, path=path)
@@ -97,12 +96,13 @@ class DeltaReader:
         """Fill a flat float32 tensor with the decoded delta of an entry from number ``start`` on,
         which is where a piece starts.
         """
+        codec = codec_for(entry, self._codec)
+        counts = {part.suffix: part.count for part in codec.parts}
 
         def read(suffix: str, numbers: torch.Tensor) -> None:
-            at = self._parts[suffix].count(start)
-            self._file.read_into(entry.name + suffix, numbers, start=at)
+            self._file.read_into(entry.name + suffix, numbers, start=counts[suffix](start))
 
-        self._codec.decode(read, into)
+        codec.decode(read, into)
 
     def close(self) -> None:
         self._file.close()
@@ -123,11 +123,7 @@ def check_layout(header: Header, schema: StateSchema, codec: Codec, *, path: str
     """Hold a delta's header against the schema: exactly the floating keys, their shapes, and the
     codec's dtypes. DeltaError names the first that differs.
     """
-    expected = {
-        key: described
-        for entry in schema.floating
-        for key, described in codec.layout(entry).items()
-    }
+    expected = delta_layout(schema, codec)
     for key, (dtype, shape) in expected.items():
         found = header.tensors.get(key)
         if found is None:

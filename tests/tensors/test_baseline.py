@@ -5,6 +5,8 @@ from torch import nn
 from ray_diloco.tensors.baseline import (
     advance,
     advance_to_snapshot,
+    advance_with_decay,
+    carry_along,
     fold_back,
     rebase,
     replace,
@@ -172,3 +174,31 @@ def test_a_refused_job_is_folded_back_into_the_live_model(tmp_path):
     expected = current["0.weight"].float() - baseline["0.weight"]
     assert torch.equal(module[0].weight.detach(), expected.bfloat16())
     assert module[1].running_var.tolist() == [1.0, 1.0]
+
+
+def test_with_decay_a_share_of_the_codecs_error_is_given_up(tmp_path):
+    baseline = {"w": torch.linspace(-1, 1, 200)}
+    snapshot = {"w": torch.zeros(200)}
+    schema = StateSchema.of_state(baseline)
+    plain, kept = {"w": baseline["w"].clone()}, {"w": baseline["w"].clone()}
+    write_delta(
+        tmp_path / "d",
+        baseline=baseline,
+        current=snapshot,
+        schema=schema,
+        header={},
+        codec="int4",
+    )
+    with DeltaReader(tmp_path / "d", schema=schema, codec="int4", path="p") as delta:
+        advance(plain, delta, schema)
+        advance_with_decay(kept, delta, schema, snapshot=snapshot, decay=0.75)
+    error = plain["w"] - snapshot["w"]
+    assert float(error.abs().max()) > 0.01
+    assert torch.allclose(kept["w"] - snapshot["w"], 0.75 * error)
+
+
+def test_an_installation_carries_the_snapshot_along():
+    baseline, snapshot = {"w": torch.tensor([4.0, 7.0])}, {"w": torch.tensor([3.0, 9.0])}
+    schema = StateSchema.of_state(baseline)
+    carry_along(snapshot, baseline, {"w": torch.tensor([10.0, 20.0])}, schema)
+    assert snapshot["w"].tolist() == [9.0, 22.0]

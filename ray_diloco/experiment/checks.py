@@ -51,6 +51,12 @@ def warnings_of(config: Config) -> list[str]:
             f"run.max_steps={steps} is below diloco.inner_steps={every}: "
             "each node sends one delta, at its end"
         )
+    diloco = config.diloco
+    if diloco.codec != "fp32" and diloco.install != "rebase":
+        lines.append(
+            f"diloco.install={diloco.install} drops the error of diloco.codec={diloco.codec} at each "
+            "installation; with rebase it goes out with a later delta"
+        )
     return lines + over_budget(config)
 
 

@@ -22,7 +22,7 @@ from ray_diloco.timing.profile import NodeProfile
 
 BEGIN = "<!-- settings -->"
 END = "<!-- /settings -->"
-_GROUPS_ONLY = ("experiment", "debug")
+_GROUPS_ONLY = ("experiment", "codec", "debug")
 """Folders of conf that are no group of settings."""
 
 

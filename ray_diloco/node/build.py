@@ -78,7 +78,12 @@ def build_node(
     repository = connect(
         plan.hub, repo_id=plan.repo_id, endpoint=plan.endpoint, token=plan.token, store=store
     )
-    weights = Weights(trainer.model, codec="fp32", mismatch=plan.diloco.install_mismatch)
+    weights = Weights(
+        trainer.model,
+        codec=plan.diloco.codec,
+        codec_decay=plan.diloco.codec_decay,
+        mismatch=plan.diloco.install_mismatch,
+    )
     exchange = Exchange(
         node_id=plan.node_id,
         nonce=nonce,

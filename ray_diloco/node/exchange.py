@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ray_diloco.errors import (
+    ConfigError,
     ContentError,
     EntryMissing,
     ForeignRunError,
@@ -133,6 +134,7 @@ class Exchange:
         if kept is not None and claimed.continues:
             self.last_number = max(kept.last_number, claimed.own)
             self._peer_led = kept.peer_led
+            self._check_codec()
             self._run_id = self._run_id or kept.run_id
         return claimed
 
@@ -294,6 +296,7 @@ class Exchange:
         except SafetensorsError as error:
             raise GlobalError(f"{card.model_file}: {error}") from None
         self._peer_led = card.publication_id is None
+        self._check_codec()
         return Polled(card=card, state=state)
 
     def _fetch(self, card: GlobalCard, commit: str) -> Generator[Effect, Any, Path]:
@@ -319,6 +322,14 @@ class Exchange:
             yield from self._ask(fetch)
         yield Transfer("down", file.stat().st_size)
         return file
+
+    def _check_codec(self) -> None:
+        if self._peer_led and self._weights.codec != "fp32":
+            raise ConfigError(
+                "diloco.codec",
+                self._weights.codec,
+                "expected fp32: a plain peer leads this run, which reads nothing else",
+            )
 
     def _check_run(self, card: GlobalCard) -> None:
         if self._run_id and card.run_id not in (None, self._run_id):

@@ -11,13 +11,15 @@ from ray_diloco.protocol.terms import Install
 from ray_diloco.tensors.baseline import (
     advance,
     advance_to_snapshot,
+    advance_with_decay,
+    carry_along,
     fold_back,
     rebase,
     replace,
 )
 from ray_diloco.tensors.delta_file import DeltaReader, WrittenDelta, write_delta
 from ray_diloco.tensors.dtypes import State
-from ray_diloco.tensors.safetensors_reader import SafetensorsReader
+from ray_diloco.tensors.safetensors_reader import SafetensorsReader, read_header
 from ray_diloco.tensors.safetensors_writer import write_state
 from ray_diloco.tensors.schema import StateSchema
 from ray_diloco.tensors.snapshot import allocate, capture
@@ -28,14 +30,19 @@ class Weights:
     snapshot and the word that its file is written; until then the baseline does not move.
     """
 
-    def __init__(self, model: nn.Module, *, codec: str, mismatch: str) -> None:
-        """``mismatch``: what an entry of a global that does not fit means, error or ignore."""
+    def __init__(
+        self, model: nn.Module, *, codec: str, mismatch: str, codec_decay: float = 1.0
+    ) -> None:
+        """``mismatch``: what an entry of a global that does not fit means, error or ignore.
+        ``codec_decay``: the share of a codec's error that goes out with later deltas.
+        """
         self.schema = StateSchema.of(model)
         self._live: State = model.state_dict()
         self._baseline = allocate(self.schema, in_promoted_dtype=True)
         self._snapshot = allocate(self.schema)
         capture(self._live, self._baseline, self.schema)
-        self._codec = codec
+        self.codec = codec
+        self._decay = codec_decay
         self._mismatch = mismatch
         self._installed_since_snapshot = False
         self.mismatched: frozenset[str] = frozenset()
@@ -53,17 +60,21 @@ class Weights:
             baseline=self._baseline,
             current=self._snapshot,
             schema=self.schema,
-            header=header,
-            codec=self._codec,
+            header=dict(header) | {"codec": self.codec},
+            codec=self.codec,
         )
 
     def advance(self, delta: Path) -> None:
         """The delta landed: the baseline moves by what its receivers decode."""
-        if self._codec == "fp32" and not self._installed_since_snapshot:
+        if _codec_of(delta) == "fp32" and not self._installed_since_snapshot:
             advance_to_snapshot(self._baseline, self._snapshot, self.schema)
             return
+        baseline, snapshot, schema = self._baseline, self._snapshot, self.schema
         with self._open(delta) as reader:
-            advance(self._baseline, reader, self.schema)
+            if self._decay < 1:
+                advance_with_decay(baseline, reader, schema, snapshot=snapshot, decay=self._decay)
+            else:
+                advance(baseline, reader, schema)
 
     def fold_back(self, delta: Path) -> None:
         """The delta was refused after an installation: the live model takes it up again."""
@@ -79,7 +90,7 @@ class Weights:
     @property
     def snapshot_holds(self) -> bool:
         """Landing moves the baseline to the snapshot, so that a checkpoint needs it."""
-        return not self._installed_since_snapshot
+        return self._decay < 1 or not self._installed_since_snapshot
 
     def save_live(self, path: Path) -> None:
         write_state(path, self._live, {"format": "pt"})
@@ -116,8 +127,15 @@ class Weights:
         keep = self.schema.check(incoming, mismatch=self._mismatch)
         self.mismatched = keep
         install = rebase if policy == "rebase" else replace
+        if self._decay < 1:
+            carry_along(self._snapshot, self._baseline, incoming, self.schema, keep=keep)
         install(self._live, self._baseline, incoming, self.schema, keep=keep)
         self._installed_since_snapshot = True
 
     def _open(self, delta: Path) -> DeltaReader:
-        return DeltaReader(delta, schema=self.schema, codec=self._codec, path=delta.name)
+        return DeltaReader(delta, schema=self.schema, codec=_codec_of(delta), path=delta.name)
+
+
+def _codec_of(delta: Path) -> str:
+    """After a resume with another setting a delta may still be in flight in the codec of before."""
+    return read_header(delta).metadata["codec"]

@@ -6,6 +6,19 @@ from dataclasses import dataclass
 
 from ray_diloco.errors import ConfigError
 
+CODEC_NAMES = (
+    "fp32",
+    "bf16",
+    "fp16",
+    "int8",
+    "int4",
+    "fp4_e3m0",
+    "topk_8",
+    "topk",
+    "topk_128",
+)
+"""The codecs that `ray_diloco.tensors.codec` has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DilocoSettings:
@@ -71,8 +84,15 @@ class DilocoSettings:
     """
     state_dir: str | None = None
     """Where nodes and master keep what they resume from; null: ``state`` in the run's folder."""
+    codec: str = "fp32"
+    """How deltas are written: fp32, bf16, fp16, int8, int4, fp4_e3m0, topk (1 in 32 numbers), topk_8
+    or topk_128.
+    """
+    codec_decay: float = 1.0
+    """Share of a codec's error that goes out with later deltas; the rest is given up.
+    """
     compat: bool = False
-    """Write nothing that a plain peer could not read (complex entries are refused)."""
+    """Write nothing that a plain peer could not read (complex entries, codecs are refused)."""
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
@@ -83,8 +103,22 @@ class DilocoSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"diloco.{name}", value, "expected a number above 0, or null")
+        self._check_codec()
         self._check_retention()
         self._check_lease()
+
+    def _check_codec(self) -> None:
+        _one_of("codec", self.codec, CODEC_NAMES)
+        if self.compat and self.codec != "fp32":
+            raise ConfigError(
+                "diloco.codec",
+                self.codec,
+                "expected fp32 with diloco.compat=true: a plain peer reads nothing else",
+            )
+        if not 0 <= self.codec_decay <= 1 or (self.codec == "fp32" and self.codec_decay != 1):
+            raise ConfigError(
+                "diloco.codec_decay", self.codec_decay, "expected 0 to 1, and 1 with codec fp32"
+            )
 
     def _check_retention(self) -> None:
         for name in ("max_staleness", "keep_merged"):

@@ -50,11 +50,20 @@ def advance_with_decay(
 
 
 @torch.no_grad()
-def carry_along(snapshot: State, baseline: State, incoming: State, schema: StateSchema) -> None:
-    """Before a rebase while a job is in flight: the snapshot keeps its distance from the baseline,
-    ``snapshot = G - (baseline - snapshot)``, rounded to its own dtype.
+def carry_along(
+    snapshot: State,
+    baseline: State,
+    incoming: State,
+    schema: StateSchema,
+    *,
+    keep: frozenset[str] = frozenset(),
+) -> None:
+    """Before an installation while a job is in flight: the snapshot keeps its distance from the
+    baseline, ``snapshot = G - (baseline - snapshot)``, rounded to its own dtype.
     """
     for entry in _stepped(schema):
+        if entry.name in keep:
+            continue
         kept, before = as_numbers(snapshot[entry.name]), as_numbers(baseline[entry.name])
         new = as_numbers(incoming[entry.name].contiguous())
         for start, stop in pieces(entry.numbers):

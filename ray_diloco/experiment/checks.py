@@ -54,8 +54,8 @@ def warnings_of(config: Config) -> list[str]:
     diloco = config.diloco
     if diloco.codec != "fp32" and diloco.install != "rebase":
         lines.append(
-            f"diloco.install={diloco.install} drops the error of diloco.codec={diloco.codec} at each "
-            "installation; with rebase it goes out with a later delta"
+            f"diloco.install={diloco.install} drops the error of diloco.codec={diloco.codec} at "
+            "each installation; with rebase it goes out with a later delta"
         )
     return lines + over_budget(config)
 

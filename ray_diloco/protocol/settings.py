@@ -85,12 +85,11 @@ class DilocoSettings:
     state_dir: str | None = None
     """Where nodes and master keep what they resume from; null: ``state`` in the run's folder."""
     codec: str = "fp32"
-    """How deltas are written: fp32, bf16, fp16, int8, int4, fp4_e3m0, topk (1 in 32 numbers), topk_8
-    or topk_128.
+    """How deltas are written: fp32, bf16, fp16, int8, int4, fp4_e3m0, topk (1 in 32 numbers),
+    topk_8 or topk_128.
     """
     codec_decay: float = 1.0
-    """Share of a codec's error that goes out with later deltas; the rest is given up.
-    """
+    """Share of a codec's error that goes out with later deltas; the rest is given up."""
     compat: bool = False
     """Write nothing that a plain peer could not read (complex entries, codecs are refused)."""
 

@@ -71,12 +71,13 @@ class Attendance:
             for node_id, moved in self._moved_at.items()
         )
 
-    def next_silence(self) -> Micros | None:
-        """When the first node that is not done counts as gone, unless it moves before; None when
-        all are done.
+    def next_silence(self, now: Micros) -> Micros | None:
+        """When the last node that is not done counts as gone, unless one moves before; None when
+        that is over, or all are done.
         """
         waiting = [at for node_id, at in self._moved_at.items() if not self._is_done(node_id)]
-        return Micros(min(waiting) + self._timeout) if waiting else None
+        last = Micros(max(waiting) + self._timeout) if waiting else now
+        return last if last > now else None
 
     def _is_done(self, node_id: str) -> bool:
         claim = self._claims.get(node_id)

@@ -277,7 +277,7 @@ class Master:
     def _next_round(self, loop: OuterLoop, rounds: Rounds) -> Generator[Effect, Any, bool]:
         poll = self._settings.poll_interval
         interval = poll if self._stop_asked is None else min(poll, CLOSING_POLL)
-        yield Idle(micros(interval), until=loop.attendance.next_silence())
+        yield Idle(micros(interval), until=loop.attendance.next_silence(self._port.now()))
         while self._lost:
             loop.attendance.forget(self._lost.pop())
         try:

@@ -5,6 +5,7 @@ looks as a participant of its own, and lets time pass.
 """
 
 import functools
+import json
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,12 @@ RUN = RunIdentity(run_id="run-1", config_hash="0" * 64, seed=0)
 INNER = InnerSettings(learning_rate=0.05, warmup_steps=0, schedule="constant")
 IN_MEMORY = HubAccess(repo_id="local/run-1")
 PATIENCE = 60.0
+PEERS_CARD = {
+    "algorithm": "dumb_diloco",
+    "model_file": "global/latest.safetensors",
+    "optimizer": "nesterov_sgd",
+    "updated_at": "2030-01-01T00:00:00+00:00",
+}
 
 State = dict[str, torch.Tensor]
 
@@ -62,6 +69,10 @@ def _configuration(hub: str) -> Config:
 @functools.cache
 def _corpus() -> Corpus:
     return build_data(_configuration("memory").data)
+
+
+class PowerCut(Exception):
+    """What ends a participant that dies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +107,7 @@ class Scene:
         *,
         access: HubAccess = IN_MEMORY,
     ) -> None:
-        """``build`` gives the same weights at each call."""
+        """``build`` gives the same weights at each call. ``access``: to a hub that serves."""
         self.folder = folder
         self.build = build
         self.settings = settings
@@ -107,7 +118,7 @@ class Scene:
         self.parts: dict[str, Part] = {}
         self._waiting: list[threading.Thread] = []
         self._threads: list[threading.Thread] = []
-        self._me = self.clock.register("test")
+        self.clock.register("test")
         self._port = self.clock.port("test")
 
     # -- participants ------------------------------------------------------------------------------
@@ -145,8 +156,17 @@ class Scene:
         )
         return self._add(node_id, node.run, log, model)
 
-    def add_master(self, name: str = "m", *, expected: Sequence[str] = (), **changed: Any) -> Part:
-        """A master that waits for the ``expected`` nodes; ``changed``: other fields of its plan."""
+    def add_master(
+        self,
+        name: str = "m",
+        *,
+        expected: Sequence[str] = (),
+        dies_at: str | None = None,
+        **changed: Any,
+    ) -> Part:
+        """A master that waits for the ``expected`` nodes; ``changed``: other fields of its plan.
+        ``dies_at``: the first event of this name is its last.
+        """
         plan = self._plans(("n0",)).master
         assert plan is not None
         plan = replace(
@@ -155,15 +175,20 @@ class Scene:
             expected=tuple(expected),
             diloco=self.settings,
             limits=RunLimits(),
-            state_dir=self.folder / name,
-            **changed,
+            **({"state_dir": self.folder / name} | changed),
         )
         self.clock.register(name, self._port.now())
         port = self.clock.port(name)
         log, model = EventLog(name, port), self.build()
         initial = {key: value.clone() for key, value in model.state_dict().items()}
         prepared = PreparedMaster(initial=initial, schema=StateSchema.of(model), evaluator=None)
-        master = build_master(plan, prepared, port=port, record=log.record, store=self._store)
+
+        def record(event: str, **fields: Any) -> None:
+            log.record(event, **fields)
+            if event == dies_at and fields.get("deltas"):
+                raise PowerCut(name)
+
+        master = build_master(plan, prepared, port=port, record=record, store=self._store)
         return self._add(name, master.run, log, model)
 
     def _plans(self, node_ids: tuple[str, ...]) -> Any:
@@ -243,6 +268,17 @@ class Scene:
         content = delta_bytes(tensors, node_id, local_step, base=base, nonce=nonce, covers=covers)
         self.act(lambda: self.repository().commit(path, additions=[addition(path, content)]))
         return path
+
+    def publish_as_a_peer(
+        self, *, weights: State | None = None, card: dict[str, Any] | None = None
+    ) -> None:
+        """A plain peer's master publishes weights first and metadata after them, in two commits."""
+        if weights is not None:
+            model = addition("global/latest.safetensors", save(weights))
+            self.act(lambda: self.repository().commit("model", additions=[model]))
+        if card is not None:
+            metadata = addition(CARD_PATH, json.dumps(PEERS_CARD | card).encode())
+            self.act(lambda: self.repository().commit("metadata", additions=[metadata]))
 
     def card(self) -> GlobalCard:
         """The newest global's metadata."""

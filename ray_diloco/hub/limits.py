@@ -103,13 +103,6 @@ def _quota_wait(error: QuotaExceeded, policy: RetryPolicy, rng: random.Random) -
     return Micros(min(asked, policy.quota_longest) + rng.randint(0, policy.first))
 
 
-def _interrupted(wait: Micros, clock: Clock) -> Generator[Effect, Any, bool]:
-    """Wait; gives whether the wait was cut short by an interruption."""
-    begun = clock.now()
-    yield Sleep(wait)
-    return clock.now() - begun < wait // 2
-
-
 def master_share(per_hour: float, nodes: int) -> float:
     """The master's part of the commits per hour, ``nodes`` being active: as much as a node has, and
     never less than `LEAST_OF_MASTER`, since everybody waits for its globals.
@@ -152,10 +145,29 @@ class CommitBudget:
         """A commit was sent."""
         self._whole_at = Micros(max(self._whole_at, self._clock.now()) + self._interval)
 
-    def admitted(self) -> Generator[Effect, Any, bool]:
-        """Wait for a commit's turn and spend it; gives False when interrupted: nothing spent."""
-        wait = self.wait()
-        if wait and (yield from _interrupted(wait, self._clock)):
-            return False
-        self.spend()
-        return True
+
+class Share:
+    """One participant's part of the commit budget. ``per_hour``: what all share; None: nobody
+    counts. ``part``: `master_share` or `node_share`.
+    """
+
+    def __init__(
+        self, clock: Clock, per_hour: float | None, part: Callable[[float, int], float]
+    ) -> None:
+        self._per_hour = per_hour
+        self._part = part
+        self._budget = CommitBudget(clock, None, burst=2)
+        self.heed(1)
+
+    def heed(self, nodes: int) -> None:
+        """So many nodes are active now, as the `nodes` table has it: all who read it agree."""
+        if self._per_hour is not None:
+            self._budget.change(self._part(self._per_hour, nodes))
+
+    def wait(self) -> Micros:
+        """How long until the next commit's turn."""
+        return self._budget.wait()
+
+    def spend(self) -> None:
+        """A commit was sent."""
+        self._budget.spend()

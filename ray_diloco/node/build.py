@@ -91,10 +91,16 @@ def build_node(
         inner_steps=plan.diloco.inner_steps,
         repository=repository,
         weights=weights,
-        retry=Retry(policy_of(plan.hub), seeded(plan.run.seed, plan.node_id, "retry"), port),
+        retry=Retry(
+            policy_of(plan.hub),
+            seeded(plan.run.seed, plan.node_id, "retry"),
+            port,
+            who=plan.node_id,
+        ),
         clock=port,
         state_dir=plan.state_dir,
         node_timeout=plan.diloco.node_timeout,
+        commits_per_hour=plan.hub.budget,
     )
     return Node(
         origin=origin,

@@ -5,13 +5,14 @@ moves while we watch, on our own clock. A claim that we left ourselves needs no 
 on the state folder says that whoever left it is gone.
 """
 
+import itertools
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ray_diloco.errors import ContentError, EntryMissing, NodeInUseError
+from ray_diloco.errors import ContentError, EntryMissing, NodeInUseError, RevisionMissing
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, FileEntry, Repository
 from ray_diloco.protocol.clock import Clock, Effect, Micros, Sleep, micros
@@ -126,7 +127,7 @@ class Claim:
         used = found.highest + gap
         self._remember(nonce)
         yield from self._write(nonce, run_id=run_id, state="active", last_local_step=found.highest)
-        yield from self._read_back(nonce)
+        yield from self._read_back(nonce, before=claim)
         forerunners = {found.row.nonce if found.row else None, claim.nonce if claim else None}
         return Claimed(
             nonce=nonce,
@@ -163,6 +164,15 @@ class Claim:
                 raise self._in_use(now.claim)
 
     def _find(self) -> Generator[Effect, Any, _Found]:
+        for attempt in itertools.count():
+            try:
+                return (yield from self._look())
+            except RevisionMissing as error:
+                self._retry.note(error)
+                yield Sleep(self._retry.delay(attempt))
+        raise AssertionError("the count has no end")
+
+    def _look(self) -> Generator[Effect, Any, _Found]:
         repository = self._repository
         commit = yield from self._retry.asking(repository.head_commit, kind="look")
         folder = f"{NODES_FOLDER}/{self._node_id}"
@@ -175,11 +185,23 @@ class Claim:
         publication_id = card.publication_id if card is not None else None
         return _Found(claim=claim, files=files, row=row, publication_id=publication_id)
 
-    def _read_back(self, nonce: str) -> Steps:
-        commit = yield from self._retry.asking(self._repository.head_commit, kind="look")
-        winner: NodeCard | None = yield from self._read_claim(commit)
-        if winner is None or (winner.nonce, winner.started) != (nonce, self._started):
-            raise self._in_use(winner)
+    def _read_back(self, nonce: str, *, before: NodeCard | None) -> Steps:
+        """NodeInUseError when another claim stands. A lookup that shows none, or the one from
+        ``before`` ours, is late: look again, for as long as a call is tried.
+        """
+        deadline, attempt = self._clock.now() + self._retry.deadline, 0
+        while True:
+            commit = yield from self._retry.asking(self._repository.head_commit, kind="look")
+            try:
+                winner: NodeCard | None = yield from self._read_claim(commit)
+            except (EntryMissing, RevisionMissing):
+                winner = None
+            if winner is not None and (winner.nonce, winner.started) == (nonce, self._started):
+                return
+            if winner not in (None, before) or self._clock.now() >= deadline:
+                raise self._in_use(winner)
+            yield Sleep(self._retry.delay(attempt))
+            attempt += 1
 
     def _read_claim(self, commit: str) -> Generator[Effect, Any, NodeCard | None]:
         try:

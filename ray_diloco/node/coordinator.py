@@ -193,8 +193,10 @@ class Coordinator:
 
     # -- training ----------------------------------------------------------------------------------
 
-    def stepped(self, *, now: Micros, tokens: int, loss: float) -> Actions:
-        """One more local step is complete; it saw ``tokens`` at a mean loss of ``loss``."""
+    def stepped(self, *, now: Micros, tokens: int, loss: float, may_send: bool = True) -> Actions:
+        """One more local step is complete; it saw ``tokens`` at a mean loss of ``loss``.
+        ``may_send``: the commit budget has room for a delta.
+        """
         self.local_step += 1
         step = StepRanges.of(self.local_step, self.local_step)
         if not self.unsent:
@@ -203,7 +205,7 @@ class Coordinator:
         boundary = self.local_step % self._settings.inner_steps == 0
         actions = self._install_when_due()
         if boundary and not self._recovering:
-            actions += self._boundary()
+            actions += self._boundary(may_send=may_send)
         if boundary or now >= self._next_poll:
             actions += self._poll(now)
         return actions
@@ -302,10 +304,11 @@ class Coordinator:
         self.unsent = self.unsent.plus(job.work)
         self._oldest_base = min(self._oldest_base, job.oldest_base_outer_step)
 
-    def _boundary(self) -> Actions:
-        if self.uploading:
+    def _boundary(self, *, may_send: bool) -> Actions:
+        if self.uploading or not may_send:
             self.tally.skipped_boundaries += 1
-            return [Record("boundary_skipped", {"local_step": self.local_step})]
+            reason = "upload under way" if self.uploading else "commit budget"
+            return [Record("boundary_skipped", {"local_step": self.local_step, "reason": reason})]
         return self._hand_over(final=False)
 
     def _hand_over(self, *, final: bool) -> Actions:

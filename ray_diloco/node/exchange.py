@@ -3,7 +3,7 @@
 Lanes only read and write files and the repository. What they find goes back to the coordinator.
 """
 
-import logging
+import itertools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from ray_diloco.errors import (
     SafetensorsError,
     TransientHubError,
 )
-from ray_diloco.hub.limits import Kind
+from ray_diloco.hub.limits import Kind, Share, node_share
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Repository
 from ray_diloco.node.actions import Job
@@ -32,8 +32,6 @@ from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
 from ray_diloco.protocol.paths import CARD_PATH, NODES_FOLDER, delta_path, parse_delta_path
 from ray_diloco.tensors.dtypes import State
-
-logger = logging.getLogger(__name__)
 
 Steps = Generator[Effect, Any, Any]
 
@@ -75,8 +73,11 @@ class Exchange:
         clock: Clock,
         state_dir: Path,
         node_timeout: float = 600.0,
+        commits_per_hour: int | None = None,
     ) -> None:
-        """``node_timeout``: seconds after which a silent process under our name counts as gone."""
+        """``node_timeout``: seconds after which a silent process under our name counts as gone.
+        ``commits_per_hour``: of all participants; None: nobody counts.
+        """
         self._node_id = node_id
         self._nonce = nonce
         self._run_id = run_id
@@ -85,6 +86,7 @@ class Exchange:
         self._weights = weights
         self._retry = retry
         self._clock = clock
+        self._share = Share(clock, commits_per_hour, node_share)
         self._outgoing = state_dir / "outgoing"
         self._incoming = state_dir / "incoming"
         self._etag: str | None = None
@@ -116,6 +118,14 @@ class Exchange:
         """Of the run that this node is part of; "" while that is not known."""
         return self._run_id
 
+    def may_send(self) -> bool:
+        """Whether this node's share of the commit budget has room for a delta now."""
+        return not self._share.wait()
+
+    def conclude(self) -> None:
+        """Say what trouble with the hub was waited out."""
+        self._retry.conclude()
+
     # -- the name ----------------------------------------------------------------------------------
 
     def claim(self, *, takeover: bool, kept: Facts | None = None) -> Steps:
@@ -124,6 +134,7 @@ class Exchange:
 
         NodeInUseError when another process holds it and ``takeover`` is false.
         """
+        self._share.spend()
         claimed: Claimed = yield from self._claim.take(
             self._nonce,
             run_id=self._run_id,
@@ -140,6 +151,7 @@ class Exchange:
 
     def depart(self, *, last_local_step: int) -> Steps:
         """Say that this node is done."""
+        self._share.spend()
         yield from self._claim.give_back(
             self._nonce, run_id=self._run_id, last_local_step=last_local_step
         )
@@ -214,25 +226,39 @@ class Exchange:
         if may_have_landed and (yield from self._has_landed(addition, number)):
             return Uploaded(outcome="landed")
         yield Transfer("up", self.delta_file.stat().st_size)
-        yield from self._ask(lambda: self._repository.stage([addition]))
-        attempt = 0
+        deadline, attempt = self._clock.now() + self._retry.deadline, 0
         while True:
             try:
+                yield from self._ask(lambda: self._repository.stage([addition]))
                 yield Access(lambda: self._repository.commit(message, additions=[addition]))
+                self._share.spend()
                 return Uploaded(outcome="landed")
             except QuotaExceeded as error:
-                yield Sleep(self._retry.quota_delay(error))
-                reason = str(error)
-                if not may_have_landed:
-                    return Uploaded(outcome="refused", reason=reason)
+                fault, wait, late = error, self._retry.quota_delay(error), True
             except TransientHubError as error:
+                fault, wait = error, self._retry.delay(attempt)
+                late = self._clock.now() + wait > deadline
                 may_have_landed = may_have_landed or error.outcome == "unknown"
-                yield Sleep(self._retry.delay(attempt))
+            self._retry.note(fault)
+            yield Sleep(wait)
             attempt += 1
             if may_have_landed and (yield from self._has_landed(addition, number)):
+                self._share.spend()
                 return Uploaded(outcome="landed")
+            if late and not may_have_landed:
+                return Uploaded(outcome="refused", reason=str(fault))
 
     def _has_landed(self, addition: Addition, number: int) -> Generator[Effect, Any, bool]:
+        """Whether the delta arrived. A job whose fate is unknown is never given up."""
+        for attempt in itertools.count():
+            try:
+                return (yield from self._is_there(addition, number))
+            except (QuotaExceeded, RevisionMissing, TransientHubError) as error:
+                self._retry.note(error)
+                yield Sleep(self._retry.delay(attempt))
+        raise AssertionError("the count has no end")
+
+    def _is_there(self, addition: Addition, number: int) -> Generator[Effect, Any, bool]:
         """Whether the delta is in the repository or in the ledger, at one commit. Other bytes at
         its path are a late commit of somebody who had the name before.
         """
@@ -256,15 +282,19 @@ class Exchange:
         What must not be installed is refused with its reason, once. GlobalError when the first
         global of all is not one of this model, ForeignRunError when it is another run's.
         """
-        head: FileHead | None = yield from self._ask(
-            lambda: self._repository.head(CARD_PATH), kind="look"
-        )
+        try:
+            head: FileHead | None = yield from self._ask(
+                lambda: self._repository.head(CARD_PATH), kind="look"
+            )
+        except (QuotaExceeded, TransientHubError) as error:
+            self._retry.note(error)
+            return Polled()
         if head is None or head.etag == self._refused or (head.etag == self._etag and not anew):
             return Polled()
         try:
             found: Polled = yield from self._look(head, seen, anew=anew)
-        except (RevisionMissing, TransientHubError) as error:
-            logger.info("%s: no global this time: %s", self._node_id, error)
+        except (RevisionMissing, QuotaExceeded, TransientHubError) as error:
+            self._retry.note(error)
             return Polled()
         except (ContentError, EntryMissing) as error:
             if isinstance(error, _NotOurModel) and seen[1] < 0:
@@ -282,6 +312,7 @@ class Exchange:
         )
         card = GlobalCard.from_json(data)
         self._check_run(card)
+        self._share.heed(sum(not row.done for row in card.nodes.values()))
         if card.version < seen:
             raise GlobalError(
                 f"{CARD_PATH} goes back from (master_epoch, outer_step) {seen} to {card.version}"

@@ -129,6 +129,7 @@ class Node:
             self._say("done")
             return self._report(reason)
         finally:
+            self._exchange.conclude()
             self._port.close()
 
     def _begin(self) -> None:
@@ -177,9 +178,13 @@ class Node:
             report = self._step()
             self._performer.deliver()
             if report.stepped:
-                now, tokens, loss = self._port.now(), report.tokens, report.loss
                 self._performer.perform(
-                    self._coordinator.stepped(now=now, tokens=tokens, loss=loss)
+                    self._coordinator.stepped(
+                        now=self._port.now(),
+                        tokens=report.tokens,
+                        loss=report.loss,
+                        may_send=self._exchange.may_send(),
+                    )
                 )
             self._performer.save_when_due()
             self._say("training")

@@ -11,6 +11,7 @@ from ray_diloco.hub.limits import (
     HOUR,
     CommitBudget,
     RetryPolicy,
+    Share,
     backoff,
     master_share,
     node_share,
@@ -140,36 +141,43 @@ def test_the_settings_are_the_policy_in_microseconds() -> None:
     assert policy.deadline == 2_500_000
 
 
+def spend_in_turn(budget: CommitBudget | Share, clock: HandClock, until: int) -> list[int]:
+    """When commits were sent, each as soon as it might."""
+    moments: list[int] = []
+    while clock.now() + budget.wait() < until:
+        clock.time += budget.wait()
+        budget.spend()
+        moments.append(clock.now())
+    return moments
+
+
 def test_a_budget_spreads_commits_evenly_after_a_burst() -> None:
     clock = HandClock()
-    budget = CommitBudget(clock, 100, burst=2)
-    slept: list[int] = []
-    for _ in range(4):
-        admitted, waits = drive(budget.admitted(), clock)
-        assert admitted
-        slept += waits
-    assert slept == [micros(36), micros(36)]
+    moments = spend_in_turn(CommitBudget(clock, 100, burst=2), clock, micros(100))
+    assert moments == [0, 0, micros(36), micros(72)]
 
 
 def test_a_budget_admits_no_more_than_its_rate_plus_the_burst_in_an_hour() -> None:
     clock = HandClock()
-    budget = CommitBudget(clock, 7, burst=3)
-    commits = 0
-    while True:
-        drive(budget.admitted(), clock)
-        if clock.now() >= HOUR:
-            break
-        commits += 1
-    assert commits <= 7 + 3
+    assert len(spend_in_turn(CommitBudget(clock, 7, burst=3), clock, HOUR)) <= 7 + 3
 
 
-def test_an_interrupted_wait_spends_nothing() -> None:
+def test_a_share_follows_the_number_of_active_nodes() -> None:
     clock = HandClock()
-    budget = CommitBudget(clock, 100)
-    budget.spend()
-    before = budget.wait()
-    assert drive(budget.admitted(), clock, interrupted=True)[0] is False
-    assert budget.wait() == before
+    share = Share(clock, 100, node_share)
+    share.heed(4)
+    alone = spend_in_turn(share, clock, HOUR)
+    share.heed(16)
+    among_many = spend_in_turn(share, clock, 2 * HOUR)
+    assert (len(alone), len(among_many)) == (21, 6)
+
+
+def test_a_share_of_what_nobody_counts_never_waits() -> None:
+    share = Share(HandClock(), None, master_share)
+    share.heed(3)
+    for _ in range(1000):
+        share.spend()
+    assert share.wait() == 0
 
 
 def test_no_rate_is_no_limit() -> None:

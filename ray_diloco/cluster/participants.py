@@ -26,5 +26,7 @@ def starts_of(nodes: Sequence[NodePlan], master: MasterPlan | None) -> dict[str,
 
 
 def successor(plan: NodePlan) -> NodePlan:
-    """The plan of the next incarnation of a node that died: its name is taken by nobody else."""
-    return replace(plan, takeover=True)
+    """The plan of the next life of a node that died: its name is taken by nobody else, and it goes
+    on from its checkpoint.
+    """
+    return replace(plan, takeover=True, resume=True)

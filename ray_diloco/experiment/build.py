@@ -75,7 +75,7 @@ def identify(config: Config, run_dir: Path) -> RunIdentity:
     """
     fixed = config_hash(config)
     run_id = config.run.run_id
-    if run_id is None and config.run.resume:
+    if run_id is None and config.run.resumes:
         run_id = _earlier_run_id(run_dir)
     if run_id is None and config.run.role is Role.worker:
         run_id = ""
@@ -130,6 +130,9 @@ def _node_plans(config: Config, shared: dict[str, Any], state: Path) -> tuple[No
             state_dir=state / node_id,
             profile=profile if emulate else None,
             takeover=config.run.takeover,
+            checkpoint=config.checkpoint,
+            resume=config.run.resumes,
+            reopens=config.run.resumes and config.run.role is Role.master,
             **shared,
         )
         for index, (node_id, profile) in enumerate(node_profiles(config.cluster))
@@ -150,7 +153,7 @@ def _master_plan(config: Config, shared: dict[str, Any], state: Path) -> MasterP
     return MasterPlan(
         master_id=master_id(config.cluster),
         expected=node_ids(config.cluster),
-        resume=config.run.resume,
+        resume=config.run.resumes,
         state_dir=state / "master",
         **shared,
     )
@@ -164,5 +167,5 @@ def _earlier_run_id(run_dir: Path) -> str:
         raise ConfigError(
             "run.run_id",
             None,
-            "expected the id of the run with run.resume=true, or hydra.run.dir=<its folder>",
+            "expected the id of the run with run.resume=true, or run.resume=<its folder>",
         ) from None

@@ -17,6 +17,7 @@ from ray_diloco.experiment.complaints import FAILURE, complaint
 from ray_diloco.experiment.conf_folder import conf_dir
 from ray_diloco.experiment.progress import open_progress
 from ray_diloco.experiment.reading import mask_tokens, read_config, refuse_token_words
+from ray_diloco.experiment.resuming import continued, run_folder
 from ray_diloco.experiment.schema import Config
 from ray_diloco.experiment.summary import print_summary
 from ray_diloco.protocol.run import RunLimits

@@ -13,6 +13,7 @@ from ray_diloco.experiment.conf_folder import conf_dir
 from ray_diloco.experiment.main import follow, report
 from ray_diloco.experiment.plain_block import read_plain_block
 from ray_diloco.experiment.reading import read_config, refuse_token_words
+from ray_diloco.experiment.resuming import continued, run_folder
 from ray_diloco.experiment.schema import Config
 from ray_diloco.timing.wall import WallClock
 
@@ -68,10 +69,12 @@ def read_command(words: list[str]) -> tuple[Config, Path, tuple[str, ...]]:
     node = (f"cluster.node_ids=[{node_id}]", f"cluster.run_here=[{node_id}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         composed = compose("config", [*_DEFAULTS, *node, *from_block, *others])
+    composed = continued(composed, [*from_block, *others])
     if len(composed.cluster.node_ids) != composed.cluster.nodes:
         composed.cluster.nodes = len(composed.cluster.node_ids)
     stamp = WallClock().utc()[:19].replace(":", "-")
-    run_dir = Path(own.get("run_dir") or f"outputs/node-{node_id}/{stamp}")
+    usual = own.get("run_dir") or f"outputs/node-{node_id}/{stamp}"
+    run_dir = Path(run_folder(composed.run.resume, usual))
     return read_config(composed), run_dir, notes
 
 

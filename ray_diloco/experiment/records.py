@@ -37,7 +37,7 @@ class Records:
     def __init__(self, run_dir: Path, config: Config, *, run_id: str, clock: Clock) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.run_dir = run_dir
-        known = replace(config, run=replace(config.run, run_id=run_id or None))
+        known = replace(config, run=replace(config.run, run_id=run_id or None, resume=None))
         write_atomically(run_dir / CONFIG_FILE, to_yaml(known))
         (run_dir / RESULT).unlink(missing_ok=True)
         self.evaluations: list[Event] = []
@@ -81,7 +81,7 @@ def require_free(run_dir: Path, *, resume: bool) -> None:
     """ConfigError when the folder holds a run already that is not to be resumed."""
     if (run_dir / EVENTS).exists() and not resume:
         raise ConfigError(
-            "hydra.run.dir", str(run_dir), "holds a run already; set run.resume=true to go on"
+            "hydra.run.dir", str(run_dir), "holds a run already; run.resume=<it> goes on"
         )
 
 

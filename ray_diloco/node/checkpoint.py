@@ -121,6 +121,15 @@ class CheckpointShelf:
                 return found
         return None
 
+    def put_aside(self) -> None:
+        """The node begins anew: what is here is kept, but never gone on from."""
+        old = self._folder / "outlived"
+        if self._numbers():
+            shutil.rmtree(old, ignore_errors=True)
+            old.mkdir(mode=0o700)
+        for number in self._numbers():
+            (self._folder / f"{number:08d}").rename(old / f"{number:08d}")
+
     def _numbers(self) -> list[int]:
         return sorted(int(each.name) for each in self._folder.iterdir() if each.name.isdigit())
 

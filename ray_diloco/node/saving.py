@@ -5,6 +5,7 @@ between boundaries, written by the training thread.
 """
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,10 +83,19 @@ class Saver:
 
         return lambda: shelf.save(self._facts(standing, snapshot=LIVE), fill)
 
+    def quiet_steps(self, local_step: int) -> int:
+        """How many local steps end, at the least, before the next checkpoint between boundaries; at
+        least 1.
+        """
+        every = self._every_steps
+        if self._shelf is None or every is None:
+            return sys.maxsize
+        return max(1, max(0, self._last_step) + every - local_step)
+
     def save_when_due(self, standing: Standing) -> bool:
         """On the training thread, between two steps; whether it was written."""
         every = self._every_steps
-        if every is None or standing.local_step < self._last_step + every:
+        if every is None or standing.local_step < max(0, self._last_step) + every:
             return False
         return self.save(standing)
 

@@ -56,6 +56,11 @@ class Attendance:
         """Whoever runs this node knows that it has ended, well or not: do not wait for it."""
         self._gone.add(node_id)
 
+    def nonce(self, node_id: str) -> str | None:
+        """Of the last claim on this name; None without one."""
+        claim = self._claims.get(node_id)
+        return claim.nonce if claim is not None else None
+
     def departed(self) -> Iterator[tuple[str, str]]:
         """Node and nonce of each that has said that it is done."""
         for node_id, claim in self._claims.items():

@@ -19,7 +19,7 @@ from ray_diloco.hub.repository import FileEntry, Repository
 from ray_diloco.master.aggregation import FetchedDelta
 from ray_diloco.master.listing import Look, key_of
 from ray_diloco.master.outer_loop import Candidate, OuterLoop
-from ray_diloco.master.validation import Acceptance, check_file
+from ray_diloco.master.validation import Acceptance, card_in, check_file
 from ray_diloco.protocol.clock import Effect, Transfer
 from ray_diloco.protocol.node_card import NodeCard
 from ray_diloco.tensors.schema import StateSchema
@@ -112,7 +112,8 @@ class Collector:
         try:
             _check_size(entry, acceptance.schema)
             place = yield from self.fetch(entry, commit)
-            loop.learned(entry, check_file(place, path=entry.path, acceptance=acceptance))
+            loop.learned(entry, card_in(place, path=entry.path))
+            check_file(place, path=entry.path, acceptance=acceptance)
         except DeltaError as error:
             logger.warning("delta refused: %s", error)
             loop.refused(entry, error.reason)

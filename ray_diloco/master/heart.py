@@ -66,6 +66,8 @@ class Heart:
         commit = yield from self._retry.asking(self._repository.head_commit, kind="look")
         found = yield from read_card(self._repository, self._retry, commit)
         card = self._loop.card
+        if self._loop.is_late(found):
+            raise RevisionMissing(f"{commit[:12]} is older than the last publication")
         if not self._loop.is_current(found) and not self._publisher.is_own(found, card):
             raise superseded(self._repository, found)
         self._beat += 1
@@ -76,3 +78,4 @@ class Heart:
                 f"heartbeat {self._beat}", additions=[addition], parent=commit
             )
         )
+        self._publisher.spend()

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from ray_diloco.errors import TrainingError, TransientHubError
+from ray_diloco.errors import QuotaExceeded, TrainingError, TransientHubError
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Repository
 from ray_diloco.master.account import Account
@@ -56,6 +56,7 @@ class Master:
         resume: bool,
         standby: bool = False,
         squash_every: int = 0,
+        commits_per_hour: int | None = None,
         initial: State,
         schema: StateSchema,
         evaluator: Evaluator | None,
@@ -67,7 +68,8 @@ class Master:
     ) -> None:
         """``initial``: the model that a new run starts from. ``expected``: nodes to wait for.
         ``resume``: go on with the run even when it has ended. ``standby``: lead only when whoever
-        leads is silent for `lease_seconds`.
+        leads is silent for `lease_seconds`. ``commits_per_hour``: of all participants; None: nobody
+        counts.
         """
         self._master_id = master_id
         self._limits = limits
@@ -83,7 +85,7 @@ class Master:
         self._state_dir = state_dir
         self._account = Account()
         self._evaluations = Evaluations(evaluator, port=port, account=self._account, record=record)
-        self._means = self._gather(schema, squash_every)
+        self._means = self._gather(schema, squash_every, commits_per_hour)
         self._opening = Opening(
             repository,
             retry,
@@ -99,7 +101,9 @@ class Master:
         self._stop_asked: str | None = None
         self._lost: set[str] = set()
 
-    def _gather(self, schema: StateSchema, squash_every: int) -> Means:
+    def _gather(
+        self, schema: StateSchema, squash_every: int, commits_per_hour: int | None
+    ) -> Means:
         repository, retry, port = self._repository, self._retry, self._port
         optimizer = OuterOptimizer(
             lr=self._settings.outer_lr, momentum=self._settings.outer_momentum
@@ -113,7 +117,13 @@ class Master:
             repository=repository,
             retry=retry,
             collector=collector,
-            publisher=Publisher(repository, retry, port, master_id=self._master_id),
+            publisher=Publisher(
+                repository,
+                retry,
+                port,
+                master_id=self._master_id,
+                commits_per_hour=commits_per_hour,
+            ),
             recovery=Recovery(
                 repository,
                 retry,
@@ -282,7 +292,7 @@ class Master:
             loop.attendance.forget(self._lost.pop())
         try:
             return (yield from rounds.round())
-        except TransientHubError:
+        except (QuotaExceeded, TransientHubError):
             if self._stop_asked is not None:
                 raise
             logger.warning("no round: the hub has not answered for long; trying on")

@@ -105,6 +105,8 @@ class OuterLoop:
         listing = {entry.path: entry for entry in entries}
         self.attendance.note(self._listing, listing, now)
         self._listing = listing
+        listed = {key_of(entry) for entry in listing.values()}
+        self._cards = {key: card for key, card in self._cards.items() if key in listed}
         strays = [path for path in strays_in(listing) if path not in self._strays]
         self._strays.update(strays)
         return Look(
@@ -172,7 +174,7 @@ class OuterLoop:
                 )
             elif key in self._refusals:
                 refused.append(self._refusals[key])
-                ledger = _with_refusal(ledger, self._refusals[key], outer_step)
+                ledger = self._with_refusal(ledger, self._refusals[key], outer_step)
             elif not self._is_stale(entry):
                 waiting.add(node_id)
                 continue
@@ -188,6 +190,24 @@ class OuterLoop:
             deletions=tuple(entry for entry in gone if not self._stays(entry, card)),
             with_state=with_state,
             closing=closing,
+        )
+
+    def _with_refusal(self, ledger: Ledger, refusal: Refusal, outer_step: int) -> Ledger:
+        """A file that does not say whose it is was sent by whoever claims the name."""
+        where = parse_delta_path(refusal.entry.path)
+        assert where is not None  # only deltas are refused
+        claimed = self.attendance.nonce(where.node_id)
+        if refusal.card is None and claimed is not None:
+            ledger = ledger.introduced(where.node_id, claimed, outer_step=outer_step)
+        return ledger.rejected(
+            where.node_id,
+            refusal.card.nonce if refusal.card is not None else None,
+            where.local_step,
+            covers=refusal.covers,
+            reason=refusal.reason,
+            path=refusal.entry.path,
+            blob_id=refusal.entry.blob_id,
+            outer_step=outer_step,
         )
 
     def _card(
@@ -271,6 +291,12 @@ class OuterLoop:
             return self.card.publication_id is None
         return found.publication_id is not None and found.publication_id == self.card.publication_id
 
+    def is_late(self, found: GlobalCard | None) -> bool:
+        """Whether a lookup shows less than what this loop goes on from: it lags behind."""
+        if found is None:
+            return self.card.publication_id is not None
+        return found.version < self.card.version
+
     def nothing_left(self) -> bool:
         """Every delta of the last listing was merged before, or is refused."""
         return all(
@@ -309,18 +335,3 @@ def _with_departure(ledger: Ledger, node_id: str, nonce: str, outer_step: int) -
     if row is not None and row.done and row.nonce == nonce:
         return ledger
     return ledger.done(node_id, nonce, outer_step=outer_step)
-
-
-def _with_refusal(ledger: Ledger, refusal: Refusal, outer_step: int) -> Ledger:
-    where = parse_delta_path(refusal.entry.path)
-    assert where is not None  # only deltas are refused
-    return ledger.rejected(
-        where.node_id,
-        refusal.card.nonce if refusal.card is not None else None,
-        where.local_step,
-        covers=refusal.covers,
-        reason=refusal.reason,
-        path=refusal.entry.path,
-        blob_id=refusal.entry.blob_id,
-        outer_step=outer_step,
-    )

@@ -13,6 +13,7 @@ from ray_diloco.errors import (
     TransientHubError,
     UsageError,
 )
+from ray_diloco.hub.limits import Share, master_share
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, Repository
 from ray_diloco.master.outer_loop import OuterLoop, Publication
@@ -24,7 +25,7 @@ from ray_diloco.tensors.safetensors_writer import WrittenFile
 MOST_CONFLICTS = 8
 """Tries of one publication on a branch that keeps moving, before the next round takes over."""
 
-Fate = Literal["landed", "retry", "discard"]
+Fate = Literal["landed", "retry", "discard", "late"]
 
 
 class SupersededError(UsageError):
@@ -57,13 +58,21 @@ class Publisher:
     """One incarnation of a master: its commits."""
 
     def __init__(
-        self, repository: Repository, retry: Retry, clock: Clock, *, master_id: str
+        self,
+        repository: Repository,
+        retry: Retry,
+        clock: Clock,
+        *,
+        master_id: str,
+        commits_per_hour: int | None = None,
     ) -> None:
+        """``commits_per_hour``: of all participants; None: nobody counts."""
         self._repository = repository
         self._retry = retry
         self._clock = clock
         self._master_id = master_id
         self._started = clock.utc()
+        self._share = Share(clock, commits_per_hour, master_share)
         self.conflicts = 0
 
     def complete(
@@ -90,6 +99,20 @@ class Publisher:
         named = replace(card, publication_id=self._started, updated_at="")
         return replace(card, publication_id=hashlib.sha256(named.to_json()).hexdigest()[:32])
 
+    def await_turn(self, loop: OuterLoop) -> Generator[Effect, Any, bool]:
+        """Wait until the master's share of the commit budget has room for a publication, or an
+        interruption; gives whether it waited, so that there may be more to publish.
+        """
+        self._share.heed(sum(not row.done for row in loop.card.nodes.values()))
+        wait = self._share.wait()
+        if wait:
+            yield Sleep(wait)
+        return wait > 0
+
+    def spend(self) -> None:
+        """A commit of the master was sent."""
+        self._share.spend()
+
     def publish(
         self,
         publication: Publication,
@@ -111,9 +134,9 @@ class Publisher:
         attempt, conflicts = 0, 0
         while conflicts < MOST_CONFLICTS:
             try:
-                return (
-                    yield Access(lambda: self._commit(card, publication, additions, parent))  # noqa: B023 - called at once
-                )
+                commit = yield Access(lambda: self._commit(card, publication, additions, parent))  # noqa: B023 - called at once
+                self.spend()
+                return commit
             except ParentConflict:
                 conflicts += 1
                 self.conflicts += 1
@@ -121,9 +144,9 @@ class Publisher:
                 self._retry.note(error)
                 yield Sleep(self._wait_after(error, attempt))
                 attempt += 1
-            parent = yield from self._retry.asking(self._repository.head_commit, kind="look")
-            fate = yield from self._fate(publication, loop, card, parent)
+            parent, fate = yield from self._learn(publication, loop, card)
             if fate == "landed":
+                self.spend()
                 return parent
             if fate == "discard":
                 return None
@@ -144,12 +167,33 @@ class Publisher:
             parent=parent,
         )
 
+    def _learn(
+        self, publication: Publication, loop: OuterLoop, card: GlobalCard
+    ) -> Generator[Effect, Any, tuple[str, Fate]]:
+        """The tip, and what it says of the publication. A lookup that lags is made again, for as
+        long as a call is tried.
+        """
+        deadline, attempt = self._clock.now() + self._retry.deadline, 0
+        while True:
+            parent = yield from self._retry.asking(self._repository.head_commit, kind="look")
+            fate = yield from self._fate(publication, loop, card, parent)
+            if fate != "late":
+                return parent, fate
+            if self._clock.now() >= deadline:
+                raise TransientHubError(
+                    f"{self._repository.repo_id} shows an older global than it has taken"
+                )
+            yield Sleep(self._retry.delay(attempt))
+            attempt += 1
+
     def _fate(
         self, publication: Publication, loop: OuterLoop, card: GlobalCard, commit: str
     ) -> Generator[Effect, Any, Fate]:
         found = yield from read_card(self._repository, self._retry, commit)
         if found is not None and found.publication_id == card.publication_id:
             return "landed"
+        if loop.is_late(found):
+            return "late"
         entries = yield from self._retry.asking(
             lambda: self._repository.list_files("", commit=commit)
         )

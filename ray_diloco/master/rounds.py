@@ -81,7 +81,7 @@ class Rounds:
             if not self._loop.closed:
                 yield from self._means.squasher.squash_when_due(self._loop.attendance.changes)
         except RevisionMissing as error:
-            logger.info("the history was squashed while it was read, looking again: %s", error)
+            logger.info("the history moved while it was read, looking again: %s", error)
             self._settled = None
         return merged
 
@@ -110,6 +110,9 @@ class Rounds:
         )
         complete = yield from means.collector.collect(look, loop, acceptance, commit=commit)
         self._refuse_stale()
+        if loop.ready() and not self._all_gone() and (yield from means.publisher.await_turn(loop)):
+            commit = yield from means.retry.asking(means.repository.head_commit, kind="look")
+            return (yield from self._look(commit))
         merged = False
         while ready := loop.ready(self._settings.max_deltas_per_round):
             landed = yield from self._merge(ready, commit)
@@ -121,9 +124,11 @@ class Rounds:
             yield from self._close(commit)
         return merged
 
+    def _all_gone(self) -> bool:
+        return self._loop.attendance.all_gone(self._means.clock.now())
+
     def _is_over(self) -> bool:
-        loop = self._loop
-        return loop.attendance.all_gone(self._means.clock.now()) and loop.nothing_left()
+        return self._all_gone() and self._loop.nothing_left()
 
     # -- who leads ---------------------------------------------------------------------------------
 
@@ -138,6 +143,8 @@ class Rounds:
             return
         loop, means = self._loop, self._means
         found = yield from read_card(means.repository, means.retry, commit)
+        if loop.is_late(found):
+            raise RevisionMissing(f"{commit[:12]} is older than the last publication")
         if not loop.is_current(found):
             if found is None or not means.publisher.is_own(found, loop.card):
                 raise superseded(means.repository, found)

@@ -11,7 +11,7 @@ from ray_diloco.protocol.terms import NEVER_HAD_A_GLOBAL
 from ray_diloco.tensors.codec import codec_named
 from ray_diloco.tensors.delta_file import check_layout
 from ray_diloco.tensors.pseudo_gradient import Tally
-from ray_diloco.tensors.safetensors_reader import SafetensorsReader
+from ray_diloco.tensors.safetensors_reader import SafetensorsReader, read_header
 from ray_diloco.tensors.schema import StateSchema
 
 _ENOUGH_NORMS = 5
@@ -61,6 +61,16 @@ def check_card(card: DeltaCard, *, path: str, acceptance: Acceptance) -> None:
     if None not in (card.run_id, acceptance.run_id) and card.run_id != acceptance.run_id:
         raise DeltaError(path, f"it belongs to run {str(card.run_id)[:40]!r}")
     codec_named(card.codec, path=path)
+
+
+def card_in(file: Path, *, path: str) -> DeltaCard:
+    """What a fetched delta says of itself. DeltaError when that is malformed or disagrees with the
+    path.
+    """
+    try:
+        return DeltaCard.from_header(read_header(file).metadata, path=path)
+    except SafetensorsError as error:
+        raise DeltaError(path, str(error)) from None
 
 
 def check_file(file: Path, *, path: str, acceptance: Acceptance) -> DeltaCard:

@@ -104,6 +104,14 @@ class Ledger:
         reasons = (*row.rejected, (local_step, reason[:REASON_LENGTH]))[-REASONS_KEPT:]
         return replace(ledger, rows={**ledger.rows, node_id: replace(row, rejected=reasons)})
 
+    def introduced(self, node_id: str, nonce: str, *, outer_step: int) -> "Ledger":
+        """With a row for this nonce, although nothing of it was merged yet."""
+        row = self._row(node_id, nonce, self.account(node_id, nonce), outer_step)
+        old = self.rows.get(node_id)
+        if old is not None and old.nonce == nonce:
+            return self
+        return replace(self, rows={**self.rows, node_id: row})
+
     def done(self, node_id: str, nonce: str, *, outer_step: int) -> "Ledger":
         """With this node finished, by its own word."""
         row = self._row(node_id, nonce, self.account(node_id, nonce), outer_step)

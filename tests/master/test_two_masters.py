@@ -163,7 +163,14 @@ def test_a_master_that_finds_another_epoch_at_a_look_stops(tmp_path):
     assert published(repository).closed
 
 
-@pytest.mark.parametrize("point", ["before the commit", "after the outer step", "after the blobs"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before the commit",
+        pytest.param("after the outer step", marks=pytest.mark.slow),
+        pytest.param("after the blobs", marks=pytest.mark.slow),
+    ],
+)
 def test_a_fenced_master_that_wakes_loses_and_doubles_nothing(
     place: Place, tmp_path: Path, point: str
 ) -> None:
@@ -207,4 +214,4 @@ def _wait_until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
+        time.sleep(0.1)

@@ -5,6 +5,7 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from ray_diloco.cluster.availability import read_availability, there_only
 from ray_diloco.errors import ConfigError
 from ray_diloco.protocol.paths import NODE_ID_RULE, is_node_id
 from ray_diloco.timing.profile import NodeProfile
@@ -27,6 +28,14 @@ class ClusterSettings:
     """How fast a machine and its link are; node i takes profile i modulo their number."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Single fields of a profile by node id, such as ``{n1: {seconds_per_step: 2.0}}``."""
+    hub_up_mbps: float | None = None
+    """A link towards the hub that all nodes share, in megabits per second; null: no limit. Like
+    `hub_down_mbps` and `availability`, simulated in virtual time only."""
+    hub_down_mbps: float | None = None
+    """The same from the hub."""
+    availability: str | None = None
+    """A CSV file (node, from, until; seconds) with the stretches in which each machine is there;
+    between them it is dead. Nodes that it does not name are always there. null: none."""
     master: str | None = None
     """The id under which the outer loop runs; null: the first node's."""
     master_trains: bool = True
@@ -40,6 +49,7 @@ class ClusterSettings:
             raise ConfigError("cluster.nodes", self.nodes, "expected at least 1")
         self._check_ids()
         self._check_profiles()
+        self._check_shared()
         self._check_master()
         for node_id in self.run_here:
             _require_known("cluster.run_here", node_id, self)
@@ -67,6 +77,16 @@ class ClusterSettings:
             _check_profile(
                 f"cluster.overrides.{node_id}", _overridden(NodeProfile(), node_id, values)
             )
+
+    def _check_shared(self) -> None:
+        for name in ("hub_up_mbps", "hub_down_mbps"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"cluster.{name}", value, "expected a number above 0, or null")
+        for node_id in read_availability(self.availability) if self.availability else ():
+            _require_known("cluster.availability", node_id, self)
+        for node_id, profile in node_profiles(self):
+            _check_profile(f"cluster.profiles (of {node_id})", profile)
 
     def _check_master(self) -> None:
         master = master_id(self)
@@ -120,17 +140,30 @@ def master_id(settings: ClusterSettings) -> str:
 
 
 def node_profiles(settings: ClusterSettings) -> list[tuple[str, NodeProfile]]:
-    """Each node's id and profile, overrides applied, in the order of their shards."""
-    profiles = settings.profiles
-    return [
-        (
-            node_id,
-            _overridden(
-                profiles[index % len(profiles)], node_id, settings.overrides.get(node_id, {})
-            ),
-        )
-        for index, node_id in enumerate(node_ids(settings))
-    ]
+    """Each node's id and profile in the order of their shards: overrides, the hub's link and the
+    availability trace applied.
+    """
+    profiles, traces = settings.profiles, {}
+    if settings.availability is not None:
+        traces = read_availability(settings.availability)
+    found: list[tuple[str, NodeProfile]] = []
+    for index, node_id in enumerate(node_ids(settings)):
+        profile = profiles[index % len(profiles)]
+        profile = _overridden(profile, node_id, settings.overrides.get(node_id, {}))
+        profile = _behind_the_hubs_link(profile, settings)
+        if node_id in traces:
+            profile = there_only(profile, traces[node_id])
+        found.append((node_id, profile))
+    return found
+
+
+def _behind_the_hubs_link(profile: NodeProfile, settings: ClusterSettings) -> NodeProfile:
+    up, down = settings.hub_up_mbps, settings.hub_down_mbps
+    return replace(
+        profile,
+        shared_up=profile.shared_up | ({} if up is None else {"hub": up}),
+        shared_down=profile.shared_down | ({} if down is None else {"hub": down}),
+    )
 
 
 def _overridden(profile: NodeProfile, node_id: str, values: dict[str, Any]) -> NodeProfile:

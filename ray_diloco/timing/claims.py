@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ray_diloco.protocol.clock import Micros
+from ray_diloco.timing.shared_links import Flow
 
 START = Micros(0)
 
@@ -29,13 +30,15 @@ class Ask:
     """What a blocked participant waits for.
 
     ``access``: its turn at the claimed time. ``rest``: that time itself, when nothing that the
-    watches look for happened before; an interrupt ends it. ``label`` names the lane.
+    watches look for happened before; an interrupt ends it. ``label`` names the lane. ``flow``: an
+    access that only begins this transfer.
     """
 
     kind: Literal["access", "rest"]
     label: str
     priority: int = 0
     writes: bool = False
+    flow: Flow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,9 @@ class Grant:
     """The answer to the claim of that ``number`` that asked: it is ``time`` now.
 
     ``writes``: how many accesses that write were granted so far, this one included. ``fired``:
-    the index of the watch whose tick this is; then what was asked for was not granted.
+    the index of the watch whose tick this is; ``landed``: the label of the transfer that ends now;
+    then what was asked for was not granted. ``ends``: by label, a time before which each of its
+    transfers in flight does not end.
     ``interrupted``: a rest ended early. ``error``: why no answer will ever come.
     """
 
@@ -71,6 +76,8 @@ class Grant:
     fired: int | None = None
     interrupted: bool = False
     error: str | None = None
+    landed: str | None = None
+    ends: tuple[tuple[str, Micros], ...] = ()
 
 
 class Turns(Protocol):

@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.protocol.clock import Micros, micros
+from ray_diloco.timing.shared_links import Flow
 
 JITTERS = ("constant", "normal", "lognormal", "heavy_tail")
 FASTEST = 0.1
@@ -28,6 +29,23 @@ class LinkProfile:
     """From the hub, in megabits per second."""
     latency_ms: float = 0.0
     """Paid once by every transfer, in milliseconds."""
+    shared_up: dict[str, float] = field(default_factory=dict[str, float])
+    """Links on the way to the hub that others use too: name and megabits per second."""
+    shared_down: dict[str, float] = field(default_factory=dict[str, float])
+    """The same from the hub."""
+
+    def flow(self, direction: str, size: int) -> Flow | None:
+        """What goes over shared links after `latency`; None when there are none on the way."""
+        up = direction == "up"
+        shared, own = (self.shared_up, self.up_mbps) if up else (self.shared_down, self.down_mbps)
+        if not shared:
+            return None
+        links = tuple((f"{name} {direction}", mbps / 8) for name, mbps in sorted(shared.items()))
+        return Flow(size, None if own is None else own / 8, links)
+
+    @property
+    def latency(self) -> Micros:
+        return Micros(round(self.latency_ms * 1000))
 
     def transfer_time(self, direction: str, size: int) -> Micros:
         """Latency plus bytes over bandwidth, rounded to the nearest microsecond."""
@@ -53,11 +71,13 @@ class NodeProfile:
     """Download bandwidth in megabits per second; null: no limit."""
     latency_ms: float = 0.0
     """Paid once by every transfer, in milliseconds."""
-    region: str | None = None
-    """The group of ``cluster.regions`` whose link it shares; null: none."""
+    shared_up: dict[str, float] = field(default_factory=dict[str, float])
+    """Links towards the hub that it shares with every node that names them: name and megabits per
+    second. Simulated in virtual time only, like all that follows."""
+    shared_down: dict[str, float] = field(default_factory=dict[str, float])
+    """The same from the hub."""
     join_at: float = 0.0
-    """Seconds of the run's time at which it first takes part. Like all that follows, simulated in
-    virtual time only."""
+    """Seconds of the run's time at which it first takes part."""
     leave_at: float | None = None
     """Seconds at which it sends what it has and ends; null: with the run."""
     crash_at: float | None = None
@@ -71,7 +91,11 @@ class NodeProfile:
     def link(self) -> LinkProfile:
         """The link's part."""
         return LinkProfile(
-            up_mbps=self.up_mbps, down_mbps=self.down_mbps, latency_ms=self.latency_ms
+            up_mbps=self.up_mbps,
+            down_mbps=self.down_mbps,
+            latency_ms=self.latency_ms,
+            shared_up=self.shared_up,
+            shared_down=self.shared_down,
         )
 
     def check(self, node_id: str) -> None:
@@ -86,6 +110,8 @@ class NodeProfile:
             ("down_mbps", self.down_mbps is None or _positive(self.down_mbps), "above 0, or null"),
             ("latency_ms", 0 <= self.latency_ms < math.inf, "a finite number from 0"),
             ("jitter_parameter", *self._parameter_fits()),
+            ("shared_up", all(map(_positive, self.shared_up.values())), "numbers above 0"),
+            ("shared_down", all(map(_positive, self.shared_down.values())), "numbers above 0"),
             ("join_at", 0 <= self.join_at < math.inf, "a finite number from 0"),
             ("leave_at", self._comes_later(self.leave_at), "more than join_at, or null"),
             ("crash_at", self._comes_later(self.crash_at), "more than join_at, or null"),

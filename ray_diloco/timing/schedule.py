@@ -10,23 +10,28 @@ A participant may also carry *watches* (idle polls): ticks of a grid that matter
 that it has not seen. Before such a write a watch holds nobody up; after it, it counts as a claim
 for its first tick after the write.
 
+And it may have transfers in flight over shared links: the end of each counts as a claim, and moves
+away as others begin. One whose participant has left keeps its share until it would have ended.
+
 There are no threads here and no real time: whoever wraps a `Schedule` calls it under one lock and
 delivers the grants, each to its participant.
 """
 
 import hashlib
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ray_diloco.protocol.clock import Micros
 from ray_diloco.timing.claims import START, Ask, Claim, Grant, Watch
+from ray_diloco.timing.shared_links import SharedLinks
 
 
 @dataclass(slots=True, eq=False)
 class _Seat:
     """What the schedule knows of a participant.
 
-    ``time``, ``watches``, ``ask``, ``number``: those of its latest claim. ``floor``: it promised no
+    ``time``, ``watches``, ``ask``, ``number``: those of its latest claim. ``flows``: label of each
+    transfer in flight, and which of the run's it is. ``floor``: it promised no
     access before. ``due``: where it stands in line. ``version``: tells
     its present entry in the heap from older ones. ``poked``: its next rest ends at once.
     """
@@ -36,6 +41,7 @@ class _Seat:
     time: Micros | None
     due: Micros | None = None
     watches: tuple[Watch, ...] = ()
+    flows: dict[str, int] = field(default_factory=dict[str, int])
     ask: Ask | None = None
     number: int = -1
     version: int = 0
@@ -51,6 +57,8 @@ class Schedule:
         self._held: dict[tuple[str, int], Claim] = {}
         self._heap: list[tuple[int, int, int, str, int, _Seat]] = []
         self._watching: dict[str, _Seat] = {}
+        self._links = SharedLinks()
+        self._begun = 0
         self._computing = 0
         self._writes: list[Micros] = []
         self._trace = hashlib.sha256(header.encode())
@@ -166,9 +174,12 @@ class Schedule:
     def _weigh(self, seat: _Seat, grants: list[Grant]) -> None:
         """Finds the seat's due time from its claim and from the watches that have fired."""
         time = seat.time
+        landing = self._landing(seat)
+        if landing is not None and _comes_first(landing[0], time):
+            time = landing[0]
         if seat.watches:
             tick, index = self._fired(seat.watches)
-            if tick is not None and (time is None or tick <= time):
+            if tick is not None and _comes_first(tick, time):
                 if seat.ask is not None:
                     self._grant(seat, tick, grants, fired=index)
                     return
@@ -208,11 +219,36 @@ class Schedule:
                 heapq.heappop(heap)
             elif asks:
                 heapq.heappop(heap)
-                self._grant(seat, Micros(time), grants)
+                self._let_go_on(seat, Micros(time), grants)
             else:
                 break
         if not self._computing and self._seats:
             self._give_up(grants)
+
+    def _let_go_on(self, seat: _Seat, time: Micros, grants: list[Grant]) -> None:
+        """With what it asked for, or because a transfer of its ends first."""
+        landing = self._landing(seat)
+        if landing is None or landing[0] > time:
+            self._grant(seat, time, grants)
+            return
+        self._links.forget(seat.flows.pop(landing[1]))
+        self.frontier = max(self.frontier, time)
+        self._answer(seat, time, grants, landed=landing[1])
+
+    def _landing(self, seat: _Seat) -> tuple[Micros, str] | None:
+        """The transfer of its that ends first, as things stand."""
+        ends = [(self._links.end(key), label) for label, key in seat.flows.items()]
+        return min(ends) if ends else None
+
+    def _begin(self, seat: _Seat, ask: Ask, time: Micros, grants: list[Grant]) -> None:
+        """A transfer begins, and delays others."""
+        assert ask.flow is not None
+        self._begun += 1
+        seat.flows[ask.label] = self._begun
+        self._links.begin(self._begun, ask.flow, time)
+        for other in self._seats.values():
+            if other.flows and other is not seat:
+                self._weigh(other, grants)
 
     def _grant(
         self, seat: _Seat, time: Micros, grants: list[Grant], fired: int | None = None
@@ -225,6 +261,8 @@ class Schedule:
             self.accesses += 1
             self._trace.update(f"{time} {seat.name} {ask.label}\n".encode())
             wrote = ask.writes
+            if ask.flow is not None:
+                self._begin(seat, ask, time, grants)
             if wrote:
                 self._writes.append(time)
         self._answer(seat, time, grants, fired=fired)
@@ -241,10 +279,15 @@ class Schedule:
         fired: int | None = None,
         interrupted: bool = False,
         error: str | None = None,
+        landed: str | None = None,
     ) -> None:
         writes, ask = len(self._writes), seat.ask
-        grants.append(Grant(seat.name, seat.number, time, writes, fired, interrupted, error))
-        rested = ask is not None and ask.kind == "rest" and fired is None
+        ends = tuple((label, self._links.end(key)) for label, key in seat.flows.items())
+        grants.append(
+            Grant(seat.name, seat.number, time, writes, fired, interrupted, error, landed, ends)
+        )
+        came_first = fired is not None or landed is not None
+        rested = ask is not None and ask.kind == "rest" and not came_first
         seat.floor = max(seat.floor, time) if rested else time
         seat.time, seat.ask = seat.floor, None
         self._watch(seat, ())
@@ -259,6 +302,10 @@ class Schedule:
         error = f"virtual time stands still: {self.describe()}"
         for _, seat in sorted(self._seats.items()):
             self._answer(seat, max(seat.floor, self.frontier), grants, error=error)
+
+
+def _comes_first(tick: Micros, time: Micros | None) -> bool:
+    return time is None or tick <= time
 
 
 def _describe(seat: _Seat) -> str:

@@ -8,13 +8,16 @@ from typing import Any
 
 from ray_diloco.protocol.clock import Access, Effect, Idle, Lane, LaneOutcome, Micros
 from ray_diloco.timing.claims import START, Watch
+from ray_diloco.timing.shared_links import Flow
 
 
 @dataclass(slots=True, eq=False)
 class VirtualLane:
     """``due``: when it goes on of its own accord; None: only when its watch fires.
 
-    ``watch``: set while it idles; ``next_tick``: no tick before it can matter. ``seen``: how many
+    ``watch``: set while it idles; ``next_tick``: no tick before it can matter. ``flow``: a transfer
+    over shared links that begins when it is due; ``flying``: it has begun, and does not end before
+    ``next_tick``. ``seen``: how many
     writes of all participants lie before its name's latest look; None before the first.
     ``value`` or ``error`` is what the generator gets next.
     """
@@ -26,6 +29,8 @@ class VirtualLane:
     effect: Effect | None = None
     watch: Watch | None = None
     next_tick: Micros = START
+    flow: Flow | None = None
+    flying: bool = False
     seen: int | None = None
     value: Any = None
     error: Exception | None = None
@@ -45,6 +50,10 @@ class VirtualLane:
         if self.watch is not None:
             self.next_tick = max(self.next_tick, self.watch.first_tick_after(moment))
 
+    def take_off(self) -> None:
+        """Its transfer begins; only the schedule knows when it ends."""
+        self.flow, self.flying, self.due = None, True, None
+
     def wake(self, now: Micros) -> None:
         """Goes on at ``now``, whatever it waited for."""
         self.watch = None
@@ -61,7 +70,7 @@ class VirtualLane:
         """Runs the generator up to its next effect or its end. An exception that is not an
         `Exception` (KeyboardInterrupt) goes through to the caller.
         """
-        self.watch, self.effect = None, None
+        self.watch, self.effect, self.flow, self.flying = None, None, None, False
         value, error = self.value, self.error
         self.value, self.error = None, None
         try:

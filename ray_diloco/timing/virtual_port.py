@@ -184,12 +184,18 @@ class VirtualPort:
         access = None if lane is None else lane.access
         idle = [lane for lane in self._lanes.values() if lane.watch is not None]
         grant = None
-        if access or limit is None or (rest and lane is None) or _may_tick(idle, limit):
+        asks = access is not None or (lane is not None and lane.flow is not None)
+        if asks or limit is None or (rest and lane is None) or self._may_be_overtaken(limit):
             grant = self._ask(limit, idle, lane)
             if self._moved(grant, idle):
                 return True
         if lane is None or limit is None:
             return False
+        if lane.flow is not None:
+            self._now = limit
+            lane.take_off()
+            self._note_ends(grant)
+            return True
         if access is not None and grant is not None:
             self._now = limit
             self._call(lane, access, grant)
@@ -208,9 +214,15 @@ class VirtualPort:
         return None if first is None else first[2]
 
     def _moved(self, grant: Grant, idle: list[VirtualLane]) -> bool:
-        """Something came before what was asked for: an interrupt, or a tick of an idle lane."""
+        """Something came before what was asked for: an interrupt, the end of a transfer, or a tick
+        of an idle lane.
+        """
+        self._note_ends(grant)
         if grant.interrupted:
             self._now = max(self._now, grant.time)
+            return True
+        if grant.landed is not None:
+            self._resume(self._lanes[grant.landed], grant.time)
             return True
         if grant.fired is not None:
             self._resume(idle[grant.fired], grant.time)
@@ -218,6 +230,18 @@ class VirtualPort:
         for lane in idle:
             lane.no_tick_up_to(grant.time)
         return False
+
+    def _may_be_overtaken(self, limit: Micros) -> bool:
+        """A lane whose next move only the schedule knows could make it by then."""
+        return any(
+            lane.next_tick <= limit
+            for lane in self._lanes.values()
+            if lane.flying or lane.watch is not None
+        )
+
+    def _note_ends(self, grant: Grant | None) -> None:
+        for label, end in grant.ends if grant is not None else ():
+            self._lanes[label].next_tick = end
 
     def _resume(self, lane: VirtualLane, at: Micros) -> None:
         """The lane goes on at its time, up to its next effect or its end."""
@@ -242,7 +266,9 @@ class VirtualPort:
             case Idle():
                 lane.idle(effect, now)
             case Transfer():
-                lane.due = Micros(now + self._link.transfer_time(effect.direction, effect.size))
+                lane.flow = self._link.flow(effect.direction, effect.size)
+                own = self._link.transfer_time(effect.direction, effect.size)
+                lane.due = Micros(now + (own if lane.flow is None else self._link.latency))
             case Compute():
                 lane.due = Micros(now + max(0, effect.duration))
                 if effect.work is not None:
@@ -293,12 +319,15 @@ class VirtualPort:
         access = None if lane is None else lane.access
         if lane is not None and access is not None:
             ask = Ask("access", lane.name, access.priority, access.kind == "write")
+        elif lane is not None and lane.flow is not None:
+            ask = Ask("access", lane.name, flow=lane.flow)
         else:
-            ask = Ask("rest", "/".join(other.name for other in idle) or "time")
+            flying = [other for other in self._lanes.values() if other.flying]
+            ask = Ask("rest", "/".join(other.name for other in [*idle, *flying]) or "time")
         grant = self._turns.ask(self._claim(limit, watches, ask))
         if grant.error is not None:
             raise TrainingError(grant.error)
-        kept = access is None and grant.fired is None
+        kept = ask.kind == "rest" and grant.fired is None and grant.landed is None
         self._promised = (max(self._promised[0], grant.time) if kept else grant.time, ())
         return grant
 
@@ -312,10 +341,6 @@ class VirtualPort:
     ) -> Claim:
         number = next(self._messages)
         return Claim(self._participant, number, time, watches, ask, leaves)
-
-
-def _may_tick(idle: list[VirtualLane], limit: Micros) -> bool:
-    return any(lane.next_tick <= limit for lane in idle)
 
 
 def _earlier(due: Micros, horizon: Micros | None) -> Micros:

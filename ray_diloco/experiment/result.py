@@ -69,6 +69,7 @@ def summarise(
     return {
         "status": _status(ending, verdict, stopped=stopped),
         "failures": ending.failures,
+        "crashes": ending.crashes,
         "range_sum": verdict,
         "run_id": identity.run_id,
         "config_hash": identity.config_hash,

@@ -68,6 +68,7 @@ class Rounds:
         self._settings = means.settings
         self._norms = _norms_in(opened.strings)
         self._settled: str | None = None
+        self._began = means.clock.now()
         self._card_blob = git_blob_id(opened.card.to_json())
 
     def round(self) -> Generator[Effect, Any, bool]:
@@ -87,6 +88,7 @@ class Rounds:
 
     def _round(self) -> Generator[Effect, Any, bool]:
         means = self._means
+        self._began = means.clock.now()
         commit: str = yield from means.retry.asking(means.repository.head_commit, kind="look")
         if commit != self._settled:
             return (yield from self._look(commit))
@@ -267,6 +269,7 @@ class Rounds:
         deltas = means.account.published(publication, base=base)
         means.record(
             "publication",
+            began=self._began,
             outer_step=card.outer_step,
             commit=commit,
             model_sha256=card.model_sha256,

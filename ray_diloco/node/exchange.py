@@ -27,7 +27,7 @@ from ray_diloco.node.actions import Job
 from ray_diloco.node.checkpoint import Facts, file_sha256, link
 from ray_diloco.node.claiming import Claim, Claimed, read_card
 from ray_diloco.node.weights import Weights
-from ray_diloco.protocol.clock import Access, Clock, Effect, Sleep, Transfer
+from ray_diloco.protocol.clock import Access, Clock, Effect, Micros, Sleep, Transfer
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
 from ray_diloco.protocol.paths import CARD_PATH, NODES_FOLDER, delta_path, parse_delta_path
@@ -46,11 +46,14 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """What a poll found: nothing, only newer metadata, a newer global, or one that is refused."""
+    """What a poll found: nothing, only newer metadata, a newer global, or one that is refused.
+    ``began``: when the model's fetch did.
+    """
 
     card: GlobalCard | None = None
     state: State | None = None
     refused: str | None = None
+    began: Micros = Micros(0)
 
 
 class _NotOurModel(GlobalError):
@@ -319,6 +322,7 @@ class Exchange:
             )
         if card.version == seen and not anew:
             return Polled(card=card)
+        began = self._clock.now()
         file = yield from self._fetch(card, head.commit)
         try:
             state = self._weights.check(file)
@@ -328,7 +332,7 @@ class Exchange:
             raise GlobalError(f"{card.model_file}: {error}") from None
         self._peer_led = card.publication_id is None
         self._check_codec()
-        return Polled(card=card, state=state)
+        return Polled(card=card, state=state, began=began)
 
     def _fetch(self, card: GlobalCard, commit: str) -> Generator[Effect, Any, Path]:
         """The model that a card names. GlobalError when its bytes are not those that were

@@ -225,11 +225,13 @@ class Node:
         while coordinator.waits_for is not None and self._reason_to_stop() is None:
             self._performer.perform(coordinator.settle(now=self._port.now()))
             if coordinator.waits_for is None:
-                return
+                break
             self._say("waiting")
             self._check_patience(began)
             self._port.wait(self._next_look(began))
             self._performer.deliver()
+        if self._port.now() > began:
+            self._record("waited", began=began)
 
     def _next_look(self, began: Micros) -> Micros | None:
         """How long to wait for a lane to end, at most. While a poll is under way, the time of the

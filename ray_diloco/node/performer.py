@@ -175,6 +175,7 @@ class Performer:
             logger.warning("%s: global refused: %s", self._node_id, polled.refused)
         if polled.card is not None and polled.state is not None:
             self._fetched = polled.state
+            self._record("global_fetched", outer_step=polled.card.outer_step, began=polled.began)
             self.perform(self._coordinator.fetched(polled.card))
         else:
             self.perform(self._coordinator.nothing_new(polled.card))

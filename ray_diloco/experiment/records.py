@@ -4,6 +4,7 @@ config.yaml        the resolved configuration, at the start
 events.jsonl       every event as it comes
 tensorboard/       curves as they come
 metrics.parquet    the numbers of all events, at the end
+timeline.json      who did what when, for Perfetto, at the end
 model.safetensors  the final global, at the end
 result.json        the result, last of all
 """
@@ -20,12 +21,14 @@ from ray_diloco.experiment.events import EventLog, as_json, read_events
 from ray_diloco.experiment.metrics import Curves, write_metrics
 from ray_diloco.experiment.reading import to_yaml
 from ray_diloco.experiment.schema import Config
+from ray_diloco.experiment.timeline import timeline
 from ray_diloco.protocol.clock import Clock
 from ray_diloco.protocol.run import Event, MasterReport
 
-EVENTS, METRICS, MODEL, RESULT = (
+EVENTS, METRICS, TIMELINE, MODEL, RESULT = (
     "events.jsonl",
     "metrics.parquet",
+    "timeline.json",
     "model.safetensors",
     "result.json",
 )
@@ -57,6 +60,8 @@ class Records:
     def finish(self, result: dict[str, Any], *, model: Path | None) -> None:
         """Complete the folder; ``result.json`` comes last, so that it stands for a whole run."""
         write_metrics(read_events(self.run_dir / EVENTS), self.run_dir / METRICS)
+        drawn = timeline(read_events(self.run_dir / EVENTS))
+        write_atomically(self.run_dir / TIMELINE, as_json(drawn))
         if model is not None and model.exists():
             _copy_atomically(model, self.run_dir / MODEL)
         write_atomically(self.run_dir / RESULT, as_json(result, indent=2) + "\n")

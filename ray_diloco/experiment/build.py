@@ -19,6 +19,7 @@ from ray_diloco.hub.settings import HubKind
 from ray_diloco.master.plan import MasterPlan
 from ray_diloco.node.plan import NodePlan
 from ray_diloco.protocol.run import RunIdentity, RunLimits
+from ray_diloco.timing.profile import NodeProfile
 
 CONFIG_FILE = "config.yaml"
 
@@ -119,7 +120,8 @@ def state_folder(config: Config, run_dir: Path) -> Path:
 def _node_plans(config: Config, shared: dict[str, Any], state: Path) -> tuple[NodePlan, ...]:
     here = config.cluster.run_here or node_ids(config.cluster)
     master = master_id(config.cluster)
-    emulate = config.time.emulate_profile or config.time.kind is TimeKind.virtual
+    virtual = config.time.kind is TimeKind.virtual
+    emulate = config.time.emulate_profile or virtual
     return tuple(
         NodePlan(
             node_id=node_id,
@@ -133,11 +135,20 @@ def _node_plans(config: Config, shared: dict[str, Any], state: Path) -> tuple[No
             checkpoint=config.checkpoint,
             resume=config.run.resumes,
             reopens=config.run.resumes and config.run.role is Role.master,
-            **shared,
+            **shared | {"limits": _limits_of(shared["limits"], profile if virtual else None)},
         )
         for index, (node_id, profile) in enumerate(node_profiles(config.cluster))
         if node_id in here
     )
+
+
+def _limits_of(limits: RunLimits, profile: NodeProfile | None) -> RunLimits:
+    """With the time at which a simulated node leaves."""
+    leave_at = profile.leave_at if profile is not None else None
+    if leave_at is None:
+        return limits
+    ends = [end for end in (limits.max_seconds, leave_at) if end is not None]
+    return replace(limits, max_seconds=min(ends))
 
 
 def _role_of(config: Config, *, is_master: bool) -> Role:

@@ -4,6 +4,7 @@ import psutil
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.preflight import over_budget
+from ray_diloco.experiment.prospects import prospects
 from ray_diloco.experiment.schema import Config, EngineName, Role
 from ray_diloco.hub.settings import HubKind
 from ray_diloco.protocol.paths import is_node_id
@@ -57,7 +58,7 @@ def warnings_of(config: Config) -> list[str]:
             f"diloco.install={diloco.install} drops the error of diloco.codec={diloco.codec} at "
             "each installation; with rebase it goes out with a later delta"
         )
-    return lines + over_budget(config)
+    return lines + prospects(config) + over_budget(config)
 
 
 def _check_run_name(config: Config) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ray_diloco.cluster.settings import node_profiles
-from ray_diloco.experiment.schema import Config, Role
+from ray_diloco.experiment.schema import Config, Role, TimeKind
 from ray_diloco.hub.limits import master_share, node_share
 from ray_diloco.timing.profile import NodeProfile
 from ray_diloco.workload.models import estimate_bytes
@@ -82,7 +82,7 @@ def expectations(config: Config) -> list[str]:
         + _limit_of(config, found),
         *_byte_lines(config, found),
     ]
-    if not config.time.emulate_profile:
+    if config.time.kind is TimeKind.wall and not config.time.emulate_profile:
         lines.append(
             "speeds    those of cluster.profiles, which time.emulate_profile=false does not keep"
         )

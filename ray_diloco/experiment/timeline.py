@@ -1,6 +1,6 @@
 """`timeline.json`: the run as Chrome trace events, for Perfetto (ui.perfetto.dev).
 
-A process for each node, with a row each for its compute, waiting, uploads and downloads; one for the
+A process for each node, with a row each for compute, waiting, uploads and downloads; one for the
 master with its rounds. Arrows lead from a delta to the round that merges it, and from a global to
 its installations. Times are the run's, in microseconds. Format: "Trace Event Format", Google, 2016.
 """

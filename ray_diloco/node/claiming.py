@@ -65,6 +65,12 @@ class _Found:
         return self.files, self.row.last_local_step if self.row is not None else 0
 
     @property
+    def nonces(self) -> frozenset[str]:
+        """Those that had the name, as far as can be seen."""
+        seen = (self.claim.nonce if self.claim else None, self.row.nonce if self.row else None)
+        return frozenset(each for each in seen if each is not None)
+
+    @property
     def highest(self) -> int:
         """The last local step that the name was used for."""
         numbers = [found.local_step for e in self.files if (found := parse_delta_path(e.path))]
@@ -124,17 +130,19 @@ class Claim:
             gap = self._gap
         else:
             gap = 0
+        forerunners = found.nonces
+        if not continues and nonce in forerunners:
+            nonce = f"{nonce}-{found.highest}"
         used = found.highest + gap
         self._remember(nonce)
         yield from self._write(nonce, run_id=run_id, state="active", last_local_step=found.highest)
         yield from self._read_back(nonce, before=claim)
-        forerunners = {found.row.nonce if found.row else None, claim.nonce if claim else None}
         return Claimed(
             nonce=nonce,
             continues=continues,
             used=used,
             own=found.highest_of(nonce) if continues else 0,
-            forerunners=frozenset(each for each in forerunners if each is not None),
+            forerunners=forerunners,
             publication_id=found.publication_id,
         )
 

@@ -106,9 +106,9 @@ class Coordinator:
             job=None if job is not None and job.acknowledged else job,
         )
 
-    def resume(self, standing: Standing) -> None:
-        """Stand there again. A job in it counts as sent: its lane must find out what became of
-        it.
+    def resume(self, standing: Standing, *, now: Micros) -> Actions:
+        """Stand there again, and look for a newer global at once. A job in it counts as sent: its
+        lane must find out what became of it.
         """
         self.local_step = standing.local_step
         self.unsent = standing.unsent
@@ -118,6 +118,7 @@ class Coordinator:
         self._bad_in_a_row = standing.bad_in_a_row
         self.tally = copy_of(standing.tally)
         self.job = standing.job
+        return self._poll(now)
 
     def resume_behind(self, standing: Standing, *, sent_up_to: int) -> None:
         """More was sent after this standing: what it holds was sent already, or is lost. Count on

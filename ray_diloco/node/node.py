@@ -144,6 +144,8 @@ class Node:
             self._go_on(kept, claimed)
         else:
             self._start_from(claimed.used, claimed)
+            if self._keeping.shelf is not None:
+                self._keeping.shelf.put_aside()
             if self._resume:
                 self._trainer.local_step = claimed.used
         resumed = self._coordinator.local_step if kept is not None and claimed.continues else None
@@ -168,10 +170,11 @@ class Node:
             self._trainer.local_step += coordinator.local_step - standing.local_step
             self._record("checkpoint_behind", sent=claimed.own, lost=str(coordinator.tally.lost))
             return
-        coordinator.resume(standing)
+        actions = coordinator.resume(standing, now=self._port.now())
         if standing.job is not None:
             self._exchange.take_back(kept.folder / DELTA, standing.job.sent_as)
             self._performer.resend(standing.job)
+        self._performer.perform(actions)
 
     def _train(self) -> str:
         while (reason := self._reason_to_stop()) is None:
@@ -200,10 +203,11 @@ class Node:
         return report
 
     def _quiet(self) -> tuple[int, Micros]:
-        """How many steps, and until when, no lane starts: boundaries, polls and the end of the run
-        start one.
+        """How many steps, and until when, nobody outside can tell the difference: boundaries, polls
+        and the end of the run start a lane, and a checkpoint is what a crash leaves.
         """
-        limits, steps = self._limits, self._coordinator.quiet_steps()
+        limits, local_step = self._limits, self._coordinator.local_step
+        steps = min(self._coordinator.quiet_steps(), self._saver.quiet_steps(local_step))
         until = self._coordinator.next_poll
         if limits.max_steps is not None:
             steps = max(1, min(steps, limits.max_steps - self._trainer.local_step))

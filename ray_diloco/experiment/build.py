@@ -135,20 +135,21 @@ def _node_plans(config: Config, shared: dict[str, Any], state: Path) -> tuple[No
             checkpoint=config.checkpoint,
             resume=config.run.resumes,
             reopens=config.run.resumes and config.run.role is Role.master,
-            **shared | {"limits": _limits_of(shared["limits"], profile if virtual else None)},
+            **_with_limits(shared, profile if virtual else None),
         )
         for index, (node_id, profile) in enumerate(node_profiles(config.cluster))
         if node_id in here
     )
 
 
-def _limits_of(limits: RunLimits, profile: NodeProfile | None) -> RunLimits:
+def _with_limits(shared: dict[str, Any], profile: NodeProfile | None) -> dict[str, Any]:
     """With the time at which a simulated node leaves."""
     leave_at = profile.leave_at if profile is not None else None
     if leave_at is None:
-        return limits
+        return shared
+    limits: RunLimits = shared["limits"]
     ends = [end for end in (limits.max_seconds, leave_at) if end is not None]
-    return replace(limits, max_seconds=min(ends))
+    return shared | {"limits": replace(limits, max_seconds=min(ends))}
 
 
 def _role_of(config: Config, *, is_master: bool) -> Role:

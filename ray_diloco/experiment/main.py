@@ -18,7 +18,7 @@ from ray_diloco.experiment.conf_folder import conf_dir
 from ray_diloco.experiment.progress import open_progress
 from ray_diloco.experiment.reading import mask_tokens, read_config, refuse_token_words
 from ray_diloco.experiment.resuming import continued, run_folder
-from ray_diloco.experiment.schema import Config
+from ray_diloco.experiment.schema import Config, TimeKind
 from ray_diloco.experiment.summary import print_summary
 from ray_diloco.protocol.run import RunLimits
 from ray_diloco.timing.wall import WallClock
@@ -52,9 +52,10 @@ def follow(
     config: Config, run_dir: Path, *, overrides: tuple[str, ...] = ()
 ) -> tuple[int, float | None]:
     """Run with progress and summary on the console; gives exit code and final loss."""
-    from ray_diloco.experiment.run import run  # torch and all, which help and typos do without
+    from ray_diloco.experiment.build import complete  # torch and all, which help and typos do
+    from ray_diloco.experiment.run import run  # without
 
-    console = Console()
+    config, console = complete(config), Console()
     if config.run.preflight:
         return _tell_cost(config, run_dir)
     limits = RunLimits(
@@ -62,7 +63,13 @@ def follow(
         max_seconds=config.run.max_seconds,
         max_tokens=config.run.max_tokens,
     )
-    progress = open_progress(config.run.progress, console, limits=limits, clock=WallClock())
+    progress = open_progress(
+        config.run.progress,
+        console,
+        limits=limits,
+        clock=WallClock(),
+        virtual=config.time.kind is TimeKind.virtual,
+    )
     try:
         result = run(config, run_dir, progress=progress, overrides=overrides)
     finally:

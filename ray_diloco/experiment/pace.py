@@ -3,7 +3,7 @@ time.
 """
 
 from ray_diloco.cluster.engine import View
-from ray_diloco.protocol.clock import MICROS_PER_SECOND
+from ray_diloco.protocol.clock import MICROS_PER_SECOND, Clock
 from ray_diloco.protocol.run import NodeStatus, RunLimits
 
 
@@ -11,6 +11,24 @@ def elapsed_seconds(view: View) -> float:
     """The run's time, as the most advanced participant has it."""
     times = [node.now for node in view.nodes] + ([view.master.now] if view.master else [])
     return max(times, default=0) / MICROS_PER_SECOND
+
+
+class Speed:
+    """How many seconds of virtual time pass in a real one, start-up left out."""
+
+    def __init__(self, clock: Clock) -> None:
+        """``clock``: real time."""
+        self._clock = clock
+        self._first: tuple[float, float] | None = None
+
+    def at(self, view: View) -> float:
+        """Mean since time began to pass; 0 before that."""
+        virtual, real = elapsed_seconds(view), self._clock.now() / MICROS_PER_SECOND
+        if self._first is None:
+            self._first = (virtual, real) if virtual > 0 else None
+            return 0.0
+        since = real - self._first[1]
+        return (virtual - self._first[0]) / since if since > 0 else 0.0
 
 
 def tokens_per_second(node: NodeStatus) -> float | None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ray_diloco.cluster.engine import View
-from ray_diloco.experiment.pace import elapsed_seconds, seconds_left, tokens_per_second
+from ray_diloco.experiment.pace import Speed, elapsed_seconds, seconds_left, tokens_per_second
 from ray_diloco.experiment.schema import ProgressKind
 from ray_diloco.protocol.clock import Clock, Micros, micros
 from ray_diloco.protocol.run import MasterStatus, RunLimits
@@ -36,18 +36,26 @@ class Progress(Protocol):
 
 
 def open_progress(
-    kind: ProgressKind, console: Console, *, limits: RunLimits, clock: Clock
+    kind: ProgressKind,
+    console: Console,
+    *,
+    limits: RunLimits,
+    clock: Clock,
+    virtual: bool = False,
 ) -> Progress:
-    """As chosen; ``auto``: live on a terminal, plain elsewhere. ``clock`` spaces plain lines."""
+    """As chosen; ``auto``: live on a terminal, plain elsewhere. ``clock``: real time, which spaces
+    plain lines. ``virtual``: the run's time is another one.
+    """
+    speed = Speed(clock) if virtual else None
     match kind:
         case ProgressKind.none:
             return NoProgress()
         case ProgressKind.live:
-            return LiveProgress(console, limits)
+            return LiveProgress(console, limits, speed)
         case ProgressKind.auto if console.is_terminal:
-            return LiveProgress(console, limits)
+            return LiveProgress(console, limits, speed)
         case _:
-            return PlainProgress(console, limits, clock)
+            return PlainProgress(console, limits, clock, speed)
 
 
 class NoProgress:
@@ -63,14 +71,17 @@ class NoProgress:
 class LiveProgress:
     """A table that renews itself."""
 
-    def __init__(self, console: Console, limits: RunLimits) -> None:
+    def __init__(self, console: Console, limits: RunLimits, speed: Speed | None = None) -> None:
+        """``speed``: in virtual time."""
         self._console = console
         self._limits = limits
+        self._speed = speed
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
     def show(self, view: View) -> None:
-        self._live.update(live_table(view, self._limits), refresh=True)
+        speed = self._speed.at(view) if self._speed is not None else None
+        self._live.update(live_table(view, self._limits, speed), refresh=True)
 
     def note(self, text: str) -> None:
         self._console.print(escape(text), soft_wrap=True)
@@ -82,21 +93,26 @@ class LiveProgress:
 class PlainProgress:
     """One line for each outer step, and one now and then."""
 
-    def __init__(self, console: Console, limits: RunLimits, clock: Clock) -> None:
+    def __init__(
+        self, console: Console, limits: RunLimits, clock: Clock, speed: Speed | None = None
+    ) -> None:
+        """``speed``: in virtual time."""
         self._console = console
+        self._speed = speed
         self._limits = limits
         self._clock = clock
         self._shown: tuple[int, int] | None = None
         self._next = Micros(0)
 
     def show(self, view: View) -> None:
+        speed = self._speed.at(view) if self._speed is not None else None
         master = view.master
         state = (master.outer_step, master.evaluated_outer_step) if master else (-1, -1)
         if state == self._shown and self._clock.now() < self._next:
             return
         self._shown = state
         self._next = Micros(self._clock.now() + PLAIN_INTERVAL)
-        self.note(plain_line(view, self._limits))
+        self.note(plain_line(view, self._limits, speed))
 
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -104,8 +120,10 @@ class PlainProgress:
     def close(self) -> None: ...
 
 
-def live_table(view: View, limits: RunLimits) -> Group:
-    """A line a node, one for the master, one for the time."""
+def live_table(view: View, limits: RunLimits, speed: float | None = None) -> Group:
+    """A line a node, one for the master, one for the time. ``speed``: virtual seconds in a real
+    one, 0 when not known yet; None in real time.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("node", "step", "loss", "tokens/s", "base outer step", "state"):
         table.add_column(name, justify="left" if name in ("node", "state") else "right")
@@ -124,11 +142,11 @@ def live_table(view: View, limits: RunLimits) -> Group:
     if view.master is not None:
         state = Text(view.master.state, style=_STYLES.get(view.master.state, ""))
         lines.append(Text.assemble(("master ", "bold"), _master(view.master), ", ", state))
-    return Group(*lines, Text(_time(view, limits), style="dim"))
+    return Group(*lines, Text(_time(view, limits, speed), style="dim"))
 
 
-def plain_line(view: View, limits: RunLimits) -> str:
-    """Everything in one line."""
+def plain_line(view: View, limits: RunLimits, speed: float | None = None) -> str:
+    """Everything in one line. ``speed``: see `live_table`."""
     if len(view.nodes) > MOST_NODES_BY_NAME:
         parts = [_together(view, 0, limits)]
     else:
@@ -138,7 +156,7 @@ def plain_line(view: View, limits: RunLimits) -> str:
         ]
     if view.master is not None:
         parts.append(_master(view.master))
-    return f"[{_time(view, limits)}] {' | '.join(parts)}"
+    return f"[{_time(view, limits, speed)}] {' | '.join(parts)}"
 
 
 def _master(master: MasterStatus) -> str:
@@ -161,9 +179,12 @@ def _together(view: View, first: int, limits: RunLimits) -> str:
     return f"{len(nodes)} nodes at steps {span}, mean loss {_number(mean, '.3f')}"
 
 
-def _time(view: View, limits: RunLimits) -> str:
+def _time(view: View, limits: RunLimits, speed: float | None) -> str:
     left = seconds_left(view, limits)
     text = _clock_text(elapsed_seconds(view))
+    if speed is not None:
+        pace = f", {speed:.3g} times as fast as real time" if speed else ""
+        text, left = f"virtual {text}{pace}", left / speed if left is not None and speed else None
     return text if left is None else f"{text}, about {_clock_text(left)} left"
 
 

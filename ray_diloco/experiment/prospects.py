@@ -1,4 +1,4 @@
-"""What the cluster's numbers make of a run, said before it starts where it will hardly be as meant."""
+"""What the cluster's numbers make of a run, said before it starts where it is hardly as meant."""
 
 from ray_diloco.cluster.settings import node_profiles
 from ray_diloco.experiment.schema import Config, Role, TimeKind

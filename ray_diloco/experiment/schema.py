@@ -125,9 +125,9 @@ class TimeSettings:
     """Group ``time``."""
 
     kind: TimeKind = TimeKind.wall
-    """wall, virtual (simulated), or auto: virtual, unless something real takes part: a Ray cluster
-    (``ray.address``), a hub that others share (``hub=huggingface``, ``hub.endpoint``), a run that is
-    led elsewhere (``run.role=worker``)."""
+    """wall, virtual (simulated), or auto: virtual, unless something real takes part, such as a Ray
+    cluster (``ray.address``), a hub that others share (``hub=huggingface``, ``hub.endpoint``) or a
+    run that is led elsewhere (``run.role=worker``)."""
     emulate_profile: bool = True
     """In wall time: slow each node and its link down to its profile in the cluster."""
 

@@ -1,9 +1,10 @@
 """The hub of a run: started for it, or the one that the settings name; entered with checks."""
 
+import random
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ from ray_diloco.hub.connect import endpoint_of
 from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.embedded.storm import plan_of, rules_of
 from ray_diloco.hub.entrance import enter, find_token
+from ray_diloco.hub.limits import policy_of
 from ray_diloco.hub.memory import MemoryStore
+from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubKind, HubSettings
-from ray_diloco.protocol.clock import Clock
+from ray_diloco.protocol.clock import Clock, micros
+from ray_diloco.timing.wall import WallPort
+
+ENTERING = micros(10)
+"""For how long passing trouble is waited out before anything runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +118,20 @@ def _served_by_actor(
 def _enter(
     settings: HubSettings, *, endpoint: str, token: Secret, repo_id: str, leads: bool
 ) -> HubAccess:
-    repo_id = enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, make=leads)
-    return HubAccess(repo_id=repo_id, endpoint=endpoint, token=token)
+    """Enter, and try again for a while when the hub has passing trouble: nothing runs yet."""
+    port = WallPort()
+    policy = replace(policy_of(settings), deadline=min(ENTERING, micros(settings.retry_deadline)))
+    retry = Retry(policy, random.Random(endpoint), port)
+
+    def ask() -> str:
+        return enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, make=leads)
+
+    port.start("enter", retry.asking(ask))
+    port.wait()
+    (outcome,) = port.collect()
+    if outcome.error is not None:
+        raise outcome.error
+    return HubAccess(repo_id=outcome.value, endpoint=endpoint, token=token)
 
 
 def _require_leading(leads: bool) -> None:

@@ -1,0 +1,132 @@
+"""A run that goes through everything a hub and its network can do wrong, and loses nothing."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_diloco.experiment.reading import read_config
+from ray_diloco.experiment.run import run
+from ray_diloco.experiment.schema import Config
+from ray_diloco.hub.embedded.server import EmbeddedHub
+from ray_diloco.hub.embedded.storm import Storm
+from ray_diloco.hub.secret import Secret
+from ray_diloco.hub.settings import FAULT_KINDS
+
+TOKEN = "hf_" + "storm" * 6
+STEPS = 160
+FAULTS = dict.fromkeys(FAULT_KINDS, 0.04) | {
+    "errors": 0.01,
+    "stall": 0.01,
+    "reset": 0.02,
+    "lost": 0.03,
+    "busy": 0.08,
+    "quota": 0.08,
+    "landed_500": 0.08,
+    "expire": 0.06,
+}
+RESTARTS = 3
+
+
+def settings(endpoint: str | None, seed: int) -> Config:
+    return read_config(
+        {
+            "run": {"max_steps": STEPS, "seed": seed},
+            "engine": {"name": "inproc"},
+            "cluster": {"nodes": 4, "profiles": [{"seconds_per_step": s} for s in (0.05, 0.06)]},
+            "diloco": {"inner_steps": 20, "poll_interval": 0.5, "stop_timeout": 60.0},
+            "data": {"name": "synthetic", "synthetic_bytes": 50_000},
+            "model": {"name": "mlp"},
+            "inner": {"warmup_steps": 5},
+            "hub": {
+                "endpoint": endpoint,
+                "read_timeout": 2.0,
+                "total_timeout": 5.0,
+                "retry_first": 0.05,
+                "retry_longest": 0.5,
+                "fault_seconds": 0.5,
+            },
+        }
+    )
+
+
+class RestlessHub:
+    """A hub in a storm that goes down and comes back, with its address, folder and token."""
+
+    def __init__(self, folder: Path, plan: Storm) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._hub = self._start(0)
+        self.restarts = 0
+
+    @property
+    def endpoint(self) -> str:
+        return self._hub.endpoint
+
+    def restart(self) -> None:
+        port = int(self.endpoint.rsplit(":", 1)[1])
+        self._hub.close()
+        self._hub = self._start(port)
+        self.restarts += 1
+
+    def close(self) -> None:
+        self._hub.close()
+
+    def _start(self, port: int) -> EmbeddedHub:
+        token = Secret(TOKEN)
+        return EmbeddedHub(self._folder, port=port, token=token, plan=self._plan).start()
+
+
+@contextlib.contextmanager
+def restarted_now_and_then(hub: RestlessHub, seconds: float) -> Iterator[None]:
+    over = threading.Event()
+
+    def body() -> None:
+        while hub.restarts < RESTARTS and not over.wait(seconds):
+            hub.restart()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def losses_of_calm_runs(folder: Path) -> list[float]:
+    return [run(settings(None, seed), folder / str(seed)).numbers["eval_loss"] for seed in range(3)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_through_a_storm_loses_no_step_and_learns_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calm = losses_of_calm_runs(tmp_path / "calm")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    plan = Storm(FAULTS, seed=1, seconds=0.5)
+    with contextlib.closing(RestlessHub(tmp_path / "hub", plan)) as hub:
+        caplog.set_level(logging.WARNING, logger="ray_diloco")
+        with restarted_now_and_then(hub, 3.0):
+            result = run(settings(hub.endpoint, 3), tmp_path / "storm")
+    assert set(plan.struck) == set(FAULT_KINDS)
+    assert hub.restarts == RESTARTS
+    assert_whole(result.numbers)
+    spread = max(calm) - min(calm)
+    assert min(calm) - spread <= result.numbers["eval_loss"] <= max(calm) + spread
+    assert len(caplog.records) < 40
+
+
+def assert_whole(numbers: dict[str, Any]) -> None:
+    """Every local step is covered once; nothing good was rejected or given up."""
+    assert numbers["status"] == "done"
+    assert numbers["range_sum"] == "ok"
+    assert numbers["rejected_deltas"] == 0
+    assert numbers["dropped_local_steps"] == 0
+    assert numbers["tokens"] == sum(node["tokens"] for node in numbers["nodes"].values())
+    assert {node["local_steps"] for node in numbers["nodes"].values()} == {STEPS}

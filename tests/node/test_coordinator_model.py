@@ -1,4 +1,5 @@
-"""Random runs of the whole protocol around the real `Coordinator`, with counts for weights.
+"""Random runs of the whole protocol around the real `Coordinator`, with counts for weights, and a
+master that only adds up or that follows the real `OuterLoop`.
 
 The hub loses answers and delays commits, the master cannot fetch or refuses some deltas, lanes are
 slow, weights go bad, machines are lost; at the end every local step must count exactly once.
@@ -15,13 +16,17 @@ import pytest
 from scalar_hub import NAN, FakeHub, State, Unit, plus
 from scalar_master import Master, Round, SumMaster
 from scalar_node import ModelNode, Upload
+from scalar_outer_loop import LoopMaster
 
+from ray_diloco.hub.repository import FileEntry
+from ray_diloco.master.outer_loop import OuterLoop
 from ray_diloco.node.coordinator import Actions, Coordinator
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ranges import StepRanges
 from ray_diloco.protocol.settings import DilocoSettings
 
 POLICIES = ("rebase", "boundary", "replace")
+MASTERS = (SumMaster, LoopMaster)
 
 
 class World:
@@ -151,15 +156,19 @@ def watch(seed: int, install: str, **parts: Any) -> str | None:
     return None
 
 
+@pytest.mark.parametrize("master", MASTERS)
 @pytest.mark.parametrize("install", POLICIES)
-def test_every_local_step_is_merged_once_or_rejected_or_counted_as_dropped(install: str):
-    assert find(lambda seed: violations(play(seed, install)), seeds=120) is None
+def test_every_local_step_is_merged_once_or_rejected_or_counted_as_dropped(install: str, master):
+    problem = find(lambda seed: violations(play(seed, install, master_type=master)), seeds=80)
+    assert problem is None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("master", MASTERS)
 @pytest.mark.parametrize("install", POLICIES)
-def test_thousands_of_runs_lose_and_double_nothing(install: str):
-    assert find(lambda seed: violations(play(seed, install)), seeds=1500) is None
+def test_thousands_of_runs_lose_and_double_nothing(install: str, master):
+    problem = find(lambda seed: violations(play(seed, install, master_type=master)), seeds=1500)
+    assert problem is None
 
 
 @pytest.mark.parametrize("install", POLICIES)
@@ -228,8 +237,28 @@ def test_a_node_that_breaks_a_rule_is_found_out(mutant: type[ModelNode], install
     assert find(lambda seed: violations(play(seed, install, node_type=mutant)), seeds=40)
 
 
-@pytest.mark.parametrize("mutant", [MergesWhatItKnows, PublishesBlindly])
-def test_a_master_that_breaks_a_rule_is_found_out(mutant: type[SumMaster]):
+class MergesWhatTheLedgerHas(OuterLoop):
+    def _is_stale(self, _: FileEntry) -> bool:
+        return False
+
+
+class ForgetsTheOrderOfANode(OuterLoop):
+    def _in_order(self) -> list[FileEntry]:
+        return [entry for entry in self._listing.values() if self._is_read(entry)]
+
+
+class HeedsNoLedger(LoopMaster):
+    loop_type = MergesWhatTheLedgerHas
+
+
+class HeedsNoOrder(LoopMaster):
+    loop_type = ForgetsTheOrderOfANode
+
+
+@pytest.mark.parametrize(
+    "mutant", [MergesWhatItKnows, PublishesBlindly, HeedsNoLedger, HeedsNoOrder]
+)
+def test_a_master_that_breaks_a_rule_is_found_out(mutant: type[Master]):
     assert find(lambda seed: violations(play(seed, "rebase", master_type=mutant)), seeds=40)
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from ray_diloco.errors import ConfigError
+from ray_diloco.workload.muon import build_muon, hidden_matrices
 from ray_diloco.workload.settings import InnerSettings
 from ray_diloco.workload.targets import call_target
 
@@ -19,22 +20,24 @@ def build_optimizer(model: nn.Module, settings: InnerSettings) -> torch.optim.Op
         raise ConfigError(
             "model.name", type(model).__name__, "has no parameter that takes gradients"
         )
-    optimizer = _build(trainable, settings)
+    optimizer = _build(model, trainable, settings)
     for group in optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
     return optimizer
 
 
-def _build(trainable: list[nn.Parameter], settings: InnerSettings) -> torch.optim.Optimizer:
+def _build(
+    model: nn.Module, trainable: list[nn.Parameter], settings: InnerSettings
+) -> torch.optim.Optimizer:
     match settings.name:
         case "adamw":
-            return torch.optim.AdamW(
-                _decay_groups(trainable, settings.weight_decay),
-                lr=settings.learning_rate,
-                betas=(settings.beta1, settings.beta2),
-                eps=settings.epsilon,
-                fused=_can_be_fused(trainable),
-            )
+            return _build_adamw(trainable, settings)
+        case "muon":
+            matrices = hidden_matrices(model)
+            known = {id(parameter) for parameter in matrices}
+            others = [parameter for parameter in trainable if id(parameter) not in known]
+            rest = _build_adamw(others, settings) if others else None
+            return build_muon(matrices, rest, settings)
         case "sgd":
             return torch.optim.SGD(
                 _decay_groups(trainable, settings.weight_decay),
@@ -43,6 +46,16 @@ def _build(trainable: list[nn.Parameter], settings: InnerSettings) -> torch.opti
             )
         case _:
             return _build_custom(trainable, settings)
+
+
+def _build_adamw(trainable: list[nn.Parameter], settings: InnerSettings) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        _decay_groups(trainable, settings.weight_decay),
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=_can_be_fused(trainable),
+    )
 
 
 def _can_be_fused(trainable: list[nn.Parameter]) -> bool:

@@ -17,7 +17,7 @@ MODEL_NAMES = ("gpt", "mlp", "custom")
 MODEL_SIZES = ("tiny", "mini", "small")
 DATA_NAMES = ("stdlib", "text", "synthetic", "custom")
 SHARDINGS = ("iid", "contiguous", "group", "dirichlet", "shared")
-OPTIMIZERS = ("adamw", "sgd", "custom")
+OPTIMIZERS = ("adamw", "muon", "sgd", "custom")
 SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("fp32", "bf16", "fp16")
 DTYPES = ("float32", "bfloat16")
@@ -143,7 +143,9 @@ class InnerSettings:
     """
 
     name: str = "adamw"
-    """adamw, sgd, or custom (the user's own torch optimizer)."""
+    """adamw, muon (with AdamW for all but hidden matrices), sgd, or custom (the user's own torch
+    optimizer).
+    """
     learning_rate: float = 4e-3
     """Peak learning rate."""
     weight_decay: float = 0.1
@@ -155,7 +157,7 @@ class InnerSettings:
     epsilon: float = 1e-8
     """AdamW's epsilon."""
     momentum: float = 0.0
-    """Momentum of sgd."""
+    """Momentum of sgd and muon."""
     schedule: str = "cosine"
     """constant or cosine, after the warm-up."""
     warmup_steps: int = 20

@@ -21,6 +21,7 @@ def custom(target, **arguments):
 _EACH = [
     InnerSettings(name="adamw"),
     InnerSettings(name="sgd"),
+    InnerSettings(name="muon", momentum=0.9),
     custom("torch.optim.RMSprop", eps=1e-6),
 ]
 

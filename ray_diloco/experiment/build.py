@@ -50,7 +50,7 @@ def _time_of(config: Config) -> TimeKind:
     if config.time.kind is not TimeKind.auto:
         return config.time.kind
     shared = config.hub.kind is HubKind.huggingface or config.hub.endpoint is not None
-    led_elsewhere = config.run.role is Role.worker
+    led_elsewhere = config.run.role in (Role.worker, Role.standby)
     real = shared or led_elsewhere or config.ray.address is not None
     return TimeKind.wall if real else TimeKind.virtual
 
@@ -71,14 +71,14 @@ def config_hash(config: Config) -> str:
 
 def identify(config: Config, run_dir: Path) -> RunIdentity:
     """Which run this is. The id is what the configuration says, on resume that of the run folder,
-    for a worker "" (that of the run it finds), else new: drawn in wall time, derived from the
-    configuration in virtual time.
+    for a worker and a standby "" (that of the run it finds), else new: drawn in wall time, derived
+    from the configuration in virtual time.
     """
     fixed = config_hash(config)
     run_id = config.run.run_id
     if run_id is None and config.run.resumes:
         run_id = _earlier_run_id(run_dir)
-    if run_id is None and config.run.role is Role.worker:
+    if run_id is None and config.run.role in (Role.worker, Role.standby):
         run_id = ""
     if run_id is None:
         virtual = config.time.kind is TimeKind.virtual
@@ -119,6 +119,8 @@ def state_folder(config: Config, run_dir: Path) -> Path:
 
 def _node_plans(config: Config, shared: dict[str, Any], state: Path) -> tuple[NodePlan, ...]:
     here = config.cluster.run_here or node_ids(config.cluster)
+    if config.run.role is Role.standby:
+        here = ()
     master = master_id(config.cluster)
     virtual = config.time.kind is TimeKind.virtual
     emulate = config.time.emulate_profile or virtual
@@ -160,10 +162,13 @@ def _role_of(config: Config, *, is_master: bool) -> Role:
 
 
 def _master_plan(config: Config, shared: dict[str, Any], state: Path) -> MasterPlan | None:
-    if config.run.role is not Role.master:
+    standby = config.run.role is Role.standby
+    if config.run.role is not Role.master and not standby:
         return None
+    leader = master_id(config.cluster)
     return MasterPlan(
-        master_id=master_id(config.cluster),
+        master_id=f"{leader}-standby" if standby else leader,
+        standby=standby,
         expected=node_ids(config.cluster),
         resume=config.run.resumes,
         state_dir=state / "master",

@@ -75,9 +75,14 @@ def _check_role(config: Config) -> None:
         raise ConfigError(
             "cluster.nodes", config.cluster.nodes, "expected 1 with run.role=single: cluster=single"
         )
-    if config.run.role is Role.worker and config.hub.repo_id is None:
+    role = config.run.role
+    if role in (Role.worker, Role.standby) and config.hub.repo_id is None:
         raise ConfigError(
-            "hub.repo_id", None, "expected the repository of the run that the worker joins"
+            "hub.repo_id", None, f"expected the repository of the run that the {role.value} joins"
+        )
+    if role is Role.standby and config.diloco.lease_seconds is None:
+        raise ConfigError(
+            "diloco.lease_seconds", None, "expected seconds, as the master has them, for a standby"
         )
 
 
@@ -91,7 +96,8 @@ def _check_hub(config: Config) -> None:
         raise ConfigError(
             "hub.kind", "memory", "not with engine=ray: actors share no memory; add engine=inproc"
         )
-    if hub.kind is HubKind.embedded and role is Role.worker and hub.endpoint is None:
+    joins = role in (Role.worker, Role.standby)
+    if hub.kind is HubKind.embedded and joins and hub.endpoint is None:
         raise ConfigError("hub.endpoint", None, "expected the address of the hub to join")
     if hub.repo_id is not None and hub.repo_id.count("/") > 1:
         raise ConfigError("hub.repo_id", hub.repo_id, "expected owner/name")
@@ -120,8 +126,9 @@ def _check_memory(config: Config) -> None:
     size = estimate_bytes(config.model)
     if size is None or config.ray.address is not None:
         return
-    nodes = len(config.cluster.run_here) or config.cluster.nodes
-    master = config.run.role is Role.master
+    standby = config.run.role is Role.standby
+    nodes = 0 if standby else len(config.cluster.run_here) or config.cluster.nodes
+    master = standby or config.run.role is Role.master
     needed = size * (nodes * NODE_COPIES + master * MASTER_COPIES)
     available = psutil.virtual_memory().available
     if needed > available:

@@ -20,7 +20,7 @@ from ray_diloco.experiment.result import Losses, Result, environment, losses_of,
 from ray_diloco.experiment.schema import Config, Role
 from ray_diloco.hub.settings import HubKind
 from ray_diloco.protocol.clock import MICROS_PER_SECOND, Clock
-from ray_diloco.protocol.run import RunIdentity
+from ray_diloco.protocol.run import MasterReport, RunIdentity
 from ray_diloco.timing.wall import WallClock
 
 logger = logging.getLogger(__name__)
@@ -131,11 +131,16 @@ def _learned(ending: Ending, records: Records) -> tuple[Losses, Path | None]:
     role single has its own, and tells its losses as events.
     """
     if ending.master is not None:
-        return losses_of(ending.master), Path(ending.master.model_file)
+        return losses_of(ending.master), _file(ending.master)
     told = [each["loss"] for each in records.evaluations]
     losses = Losses(initial=told[0], final=told[-1]) if len(told) > 1 else Losses()
     models = [Path(node.model_file) for node in ending.nodes if node.model_file is not None]
     return losses, models[0] if models else None
+
+
+def _file(master: MasterReport) -> Path | None:
+    """None for a standby that was never needed."""
+    return Path(master.model_file) if master.model_file else None
 
 
 def _circumstances(

@@ -16,6 +16,7 @@ class Role(StrEnum):
 
     master = "master"
     worker = "worker"
+    standby = "standby"
     single = "single"
 
 
@@ -63,8 +64,9 @@ class RunSettings:
     seed: int = 0
     """Every random draw starts here."""
     role: Role = Role.master
-    """master (nodes and the outer loop), worker (nodes that join a run led elsewhere), or single
-    (one node that trains alone, without a hub: what to compare with)."""
+    """master (nodes and the outer loop), worker (nodes that join a run led elsewhere), standby (no
+    node: it takes over when the master is silent for diloco.lease_seconds), or single (one node
+    that trains alone, without a hub: what to compare with)."""
     max_steps: int | None = None
     """Local steps of each node; null: no limit."""
     max_seconds: float | None = None

@@ -26,13 +26,15 @@ logger = logging.getLogger(__name__)
 
 
 def check_same_run(card: GlobalCard, run: RunIdentity, *, repo_id: str, resume: bool) -> None:
-    """ForeignRunError unless this master may go on with what the repository holds."""
+    """ForeignRunError unless this master may go on with what the repository holds. A run id of ""
+    means the run that is there.
+    """
     if card.publication_id is None:
         raise ForeignRunError(
             f"{repo_id} is led by a plain peer, which keeps its ledger to itself; "
             "expected an empty repository (hub.repo_id)"
         )
-    if card.run_id != run.run_id and not resume:
+    if run.run_id not in ("", card.run_id) and not resume:
         raise ForeignRunError(
             f"{repo_id} holds run {card.run_id!r}; choose another hub.repo_id, or set "
             "run.resume to go on with it"

@@ -14,6 +14,8 @@ _QUIET = {
     "RAY_DEDUP_LOGS": "1",
 }
 
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
 
 @contextmanager
 def ray_session(settings: RaySettings) -> Generator[None, None, None]:
@@ -29,7 +31,8 @@ def ray_session(settings: RaySettings) -> Generator[None, None, None]:
         yield
         return
     try:
-        ray.init(**_arguments(settings))
+        with _without_tokens():
+            ray.init(**_arguments(settings))
     except (ConnectionError, ValueError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
@@ -39,6 +42,18 @@ def ray_session(settings: RaySettings) -> Generator[None, None, None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _without_tokens() -> Generator[None, None, None]:
+    """What is started inside does not inherit the user's tokens: actors get the one that they need
+    with their plan.
+    """
+    taken = {name: os.environ.pop(name) for name in _TOKENS if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
 
 
 def _arguments(settings: RaySettings) -> dict[str, Any]:

@@ -70,7 +70,8 @@ class HubDoor:
             fault = TransientHubError(
                 f"{self.endpoint}: answer not understood: {one_line(str(error))}"
             )
-        # Raised outside the handler: neither context nor traceback lead to the client's frames.
+        # Neither context nor traceback lead to the client's frames and requests.
+        fault.__context__ = None
         raise fault.with_traceback(None)
 
     def count(self, *, requests: int = 0, up: int = 0, down: int = 0, commits: int = 0) -> None:

@@ -8,10 +8,10 @@ from ray_diloco.experiment.prospects import prospects
 from ray_diloco.experiment.schema import Config, EngineName, Role
 from ray_diloco.hub.settings import HubKind
 from ray_diloco.protocol.paths import is_node_id
-from ray_diloco.workload.data import build_data, evaluation_batches
+from ray_diloco.workload.data import build_data, evaluation_batches, vocabulary_of
 from ray_diloco.workload.devices import resolve_device
+from ray_diloco.workload.fitting import check_vocabulary, check_workload
 from ray_diloco.workload.models import estimate_bytes
-from ray_diloco.workload.settings import check_workload
 from ray_diloco.workload.targets import find_target
 
 NODE_COPIES = 6
@@ -116,6 +116,7 @@ def _check_targets(config: Config) -> None:
 
 def _check_data(config: Config) -> str:
     corpus = build_data(config.data)
+    check_vocabulary(config.model, vocabulary_of(corpus), data=config.data.name)
     if config.data.name != "custom":
         evaluation_batches(corpus, config.data)
     return corpus.manifest

@@ -12,6 +12,14 @@ from typing import Any
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.workload.custom_data import custom_evaluation, custom_training
+from ray_diloco.workload.digits import (
+    ImageCorpus,
+    ImageStream,
+    image_corpus,
+    image_evaluation,
+    read_digits,
+    shard_images,
+)
 from ray_diloco.workload.documents import (
     Document,
     draw_synthetic,
@@ -19,8 +27,10 @@ from ray_diloco.workload.documents import (
     read_files,
     read_stdlib,
 )
+from ray_diloco.workload.hf_data import HfCorpus, HfStream, hf_corpus, hf_evaluation
 from ray_diloco.workload.seeds import generator_for
-from ray_diloco.workload.settings import DataSettings
+from ray_diloco.workload.settings import BYTES, DataSettings
+from ray_diloco.workload.shakespeare import read_shakespeare
 from ray_diloco.workload.sharding import hold_out, shard_text
 from ray_diloco.workload.stream import TextStream, even_windows
 
@@ -43,7 +53,18 @@ class CustomCorpus:
     """sha256 over the target and its arguments: what they read is not known here."""
 
 
-Corpus = TextCorpus | CustomCorpus
+Corpus = TextCorpus | ImageCorpus | HfCorpus | CustomCorpus
+
+
+def vocabulary_of(corpus: Corpus) -> int | None:
+    """Token ids lie below this; None when there are none, or the user's data does not tell."""
+    match corpus:
+        case TextCorpus():
+            return BYTES
+        case HfCorpus():
+            return corpus.vocabulary
+        case _:
+            return None
 
 
 def build_data(settings: DataSettings) -> Corpus:
@@ -53,6 +74,12 @@ def build_data(settings: DataSettings) -> Corpus:
     match settings.name:
         case "stdlib":
             return _split(read_stdlib(), settings)
+        case "shakespeare":
+            return _split(read_shakespeare(), settings)
+        case "digits":
+            return image_corpus(*read_digits(), settings)
+        case "hf":
+            return hf_corpus(settings)
         case "text":
             return _split(read_files(settings.files), settings)
         case "synthetic":
@@ -77,16 +104,27 @@ def training_stream(
     ``batch_size`` None: the setting's.
     """
     batch_size = settings.batch_size if batch_size is None else batch_size
-    if isinstance(corpus, CustomCorpus):
-        return custom_training(
-            settings, node_index=node_index, nodes=nodes, seed=seed, batch_size=batch_size
-        )
-    return TextStream(
-        shard_text(corpus.training, settings, node_index=node_index, nodes=nodes, seed=seed),
-        batch_size=batch_size,
-        sequence_length=settings.sequence_length,
-        generator=generator_for(seed, "data", node_index),
-    )
+    place = {"node_index": node_index, "nodes": nodes}
+    match corpus:
+        case TextCorpus():
+            return TextStream(
+                shard_text(corpus.training, settings, seed=seed, **place),
+                batch_size=batch_size,
+                sequence_length=settings.sequence_length,
+                generator=generator_for(seed, "data", node_index),
+            )
+        case ImageCorpus():
+            images, labels = corpus.training
+            shard = shard_images(labels, settings, seed=seed, **place)
+            return ImageStream(
+                (images[shard], labels[shard]),
+                batch_size=batch_size,
+                generator=generator_for(seed, "data", node_index),
+            )
+        case HfCorpus():
+            return HfStream(corpus, settings, batch_size=batch_size, **place)
+        case CustomCorpus():
+            return custom_training(settings, seed=seed, batch_size=batch_size, **place)
 
 
 def shard_tokens(stream: Iterable[Any]) -> int | None:
@@ -98,15 +136,20 @@ def shard_tokens(stream: Iterable[Any]) -> int | None:
 
 def evaluation_batches(corpus: Corpus, settings: DataSettings) -> list[Any]:
     """The held-out batches, the same at every call, on every node and for every seed."""
-    if isinstance(corpus, CustomCorpus):
-        return custom_evaluation(settings)
-    text = b"".join(document.text for document in corpus.held_out)
-    return even_windows(
-        text,
-        batches=settings.eval_batches,
-        batch_size=settings.eval_batch_size,
-        sequence_length=settings.sequence_length,
-    )
+    match corpus:
+        case TextCorpus():
+            return even_windows(
+                b"".join(document.text for document in corpus.held_out),
+                batches=settings.eval_batches,
+                batch_size=settings.eval_batch_size,
+                sequence_length=settings.sequence_length,
+            )
+        case ImageCorpus():
+            return image_evaluation(corpus, settings)
+        case HfCorpus():
+            return hf_evaluation(corpus, settings)
+        case CustomCorpus():
+            return custom_evaluation(settings)
 
 
 def _split(documents: tuple[Document, ...], settings: DataSettings) -> TextCorpus:

@@ -5,6 +5,8 @@ from torch import nn
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.workload.gpt import Gpt, gpt_shape
+from ray_diloco.workload.hf_model import hf_model, hf_shape
+from ray_diloco.workload.images import Cnn, Perceptron, cnn_from, perceptron_from
 from ray_diloco.workload.lent_draws import LentDraws
 from ray_diloco.workload.mlp import Mlp, mlp_from
 from ray_diloco.workload.seeds import derived_seed, generator_for
@@ -18,11 +20,15 @@ def build_model(settings: ModelSettings, *, seed: int) -> nn.Module:
 
     ConfigError when the settings do not fit together or ``custom`` is no nn.Module.
     """
-    if settings.name == "custom":
-        model = _draw_custom(settings, seed)
-    else:
-        model = _own_model(settings)
-        model.draw_weights(generator_for(seed, "model"))
+    match settings.name:
+        case "custom":
+            model = _draw_custom(settings, seed)
+        case "hf":
+            with LentDraws(derived_seed(seed, "model"), torch.device("cpu")).lent():
+                model = hf_model(settings).train()
+        case _:
+            model = _own_model(settings)
+            model.draw_weights(generator_for(seed, "model"))
     return model.to(getattr(torch, settings.dtype))
 
 
@@ -35,7 +41,7 @@ def estimate_bytes(settings: ModelSettings) -> int | None:
     """
     try:
         with torch.device("meta"):
-            model = _own_model(settings) if settings.name != "custom" else _call_custom(settings)
+            model = _unfilled(settings)
     except ConfigError:
         raise
     except Exception:  # the user's constructor may read values, which the meta device has not
@@ -47,10 +53,28 @@ def estimate_bytes(settings: ModelSettings) -> int | None:
     )
 
 
-def _own_model(settings: ModelSettings) -> Gpt | Mlp:
-    if settings.name == "mlp":
-        return mlp_from(settings)
-    return Gpt(gpt_shape(settings), activation_checkpointing=settings.activation_checkpointing)
+def _unfilled(settings: ModelSettings) -> nn.Module:
+    match settings.name:
+        case "custom":
+            return _call_custom(settings)
+        case "hf":
+            return hf_shape(settings)
+        case _:
+            return _own_model(settings)
+
+
+def _own_model(settings: ModelSettings) -> Gpt | Mlp | Cnn | Perceptron:
+    match settings.name:
+        case "mlp":
+            return mlp_from(settings)
+        case "cnn":
+            return cnn_from(settings)
+        case "perceptron":
+            return perceptron_from(settings)
+        case _:
+            return Gpt(
+                gpt_shape(settings), activation_checkpointing=settings.activation_checkpointing
+            )
 
 
 def _draw_custom(settings: ModelSettings, seed: int) -> nn.Module:

@@ -13,9 +13,9 @@ from ray_diloco.errors import ConfigError
 BYTES = 256
 """Vocabulary of byte-level text."""
 
-MODEL_NAMES = ("gpt", "mlp", "custom")
+MODEL_NAMES = ("gpt", "mlp", "cnn", "perceptron", "hf", "custom")
 MODEL_SIZES = ("tiny", "mini", "small")
-DATA_NAMES = ("stdlib", "text", "synthetic", "custom")
+DATA_NAMES = ("stdlib", "shakespeare", "text", "synthetic", "digits", "hf", "custom")
 SHARDINGS = ("iid", "contiguous", "group", "dirichlet", "shared")
 OPTIMIZERS = ("adamw", "muon", "sgd", "custom")
 SCHEDULES = ("constant", "cosine")
@@ -28,9 +28,12 @@ class ModelSettings:
     """Group ``model``."""
 
     name: str = "gpt"
-    """gpt, mlp, or custom (the user's own nn.Module)."""
+    """gpt, mlp, cnn and perceptron (for images), hf (a causal model of transformers), or custom
+    (the user's own nn.Module).
+    """
     size: str = "tiny"
-    """Shape of gpt and mlp, unless single fields below say otherwise: tiny, mini or small."""
+    """Shape of the built-in models, unless single fields below say otherwise: tiny, mini or small.
+    """
     vocabulary: int = BYTES
     """Token ids run from 0 up to, not including, this."""
     context: int = 1024
@@ -49,6 +52,18 @@ class ModelSettings:
     """Features inside a feed-forward block; null: by size."""
     window: int = 8
     """How many tokens, the present one included, mlp predicts the next token from."""
+    channels: int = 1
+    """Channels of the images of cnn and perceptron."""
+    image_size: int = 8
+    """Height and width of the images of perceptron."""
+    classes: int = 10
+    """Classes that cnn and perceptron tell apart."""
+    source: str | None = None
+    """With name=hf: the model repository or folder whose configuration is taken."""
+    pretrained: bool = False
+    """With name=hf: take the weights of ``source`` too, instead of drawing new ones."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """With name=hf: fields of its configuration; without ``source``, ``model_type`` among them."""
     dtype: str = "float32"
     """What the weights are stored in: float32 or bfloat16."""
     activation_checkpointing: bool = False
@@ -63,36 +78,51 @@ class ModelSettings:
         _one_of("model.name", self.name, MODEL_NAMES)
         _one_of("model.size", self.size, MODEL_SIZES)
         _one_of("model.dtype", self.dtype, DTYPES)
-        for name in ("vocabulary", "context", "window"):
+        for name in ("vocabulary", "context", "window", "channels", "image_size", "classes"):
             _at_least("model", self, name, 1)
         for name in ("layers", "width", "heads", "kv_heads", "hidden"):
             if getattr(self, name) is not None:
                 _at_least("model", self, name, 1)
         _check_custom("model", self.name, self.custom)
+        if self.name == "hf":
+            self._check_hf()
+
+    def _check_hf(self) -> None:
+        if self.source is None and self.pretrained:
+            raise ConfigError("model.source", None, "expected a repository or folder to load from")
+        if self.source is None and "model_type" not in self.config:
+            raise ConfigError(
+                "model.source", None, "expected a repository or folder, or model.config.model_type"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSettings:
-    """Group ``data``. One token is one byte, but for ``custom``."""
+    """Group ``data``. One token is one byte of text, one image, or what ``tokenizer`` makes."""
 
     name: str = "stdlib"
-    """stdlib (source text of Python's standard library), text (own files), synthetic, or custom."""
+    """stdlib (source text of Python's standard library), shakespeare (his plays), text (own files),
+    synthetic, digits (images), hf (a dataset that datasets can stream), or custom.
+    """
     files: list[str] = field(default_factory=list)
-    """With name=text: paths or globs; ``**`` descends into folders."""
+    """With name=text: paths or globs; ``**`` descends into folders. With name=hf: the data files of
+    the dataset, as datasets takes them.
+    """
     sequence_length: int = 128
     """Tokens per sequence that are predicted; a batch has one more."""
     batch_size: int = 8
     """Sequences per micro-batch, unless a node has its own."""
     shard: str = "iid"
-    """How the training text is dealt to nodes: iid (interleaved blocks), contiguous, group (whole
-    packages), dirichlet (each package in random shares), shared (every node draws from all of it).
+    """How the training data are dealt to nodes: iid (interleaved), contiguous, group (whole
+    packages, genres or classes), dirichlet (each group in random shares), shared (every node draws
+    from all).
     """
     block_bytes: int = 4096
     """Length of the interleaved blocks of shard=iid."""
     dirichlet_alpha: float = 0.3
     """Concentration of shard=dirichlet: the smaller, the more unlike the shards."""
     held_out_fraction: float = 0.05
-    """Share of the text that no node trains on, whole documents as far as they fit."""
+    """Share of the data that no node trains on, whole documents as far as they fit."""
     held_out_files: list[str] = field(default_factory=list)
     """Patterns of document names to hold out instead of a fraction, such as ``json/*``."""
     eval_batches: int = 8
@@ -103,6 +133,22 @@ class DataSettings:
     """With name=synthetic: length of the text."""
     synthetic_seed: int = 0
     """With name=synthetic: seed of the source and of the text."""
+    dataset: str | None = None
+    """With name=hf: the dataset's repository, or a format such as json with ``files``."""
+    dataset_config: str | None = None
+    """With name=hf: which configuration of the dataset."""
+    dataset_revision: str | None = None
+    """With name=hf: branch, tag or commit of the dataset."""
+    split: str = "train"
+    """With name=hf: the split that nodes train on."""
+    eval_split: str | None = None
+    """With name=hf: the split to evaluate with; null: the first documents of ``split``."""
+    held_out_documents: int = 256
+    """With name=hf: how many documents no node trains on, without ``eval_split``."""
+    text_column: str = "text"
+    """With name=hf: the column of the text."""
+    tokenizer: str | None = None
+    """With name=hf: a repository or folder with a tokenizer, or its .json file; null: bytes."""
     custom: dict[str, Any] = field(default_factory=dict)
     """With name=custom: ``_target_`` and its arguments; it gives an iterable of batches."""
     allow_targets: list[str] = field(default_factory=list)
@@ -134,6 +180,15 @@ class DataSettings:
         if self.name == "text" and not self.files:
             raise ConfigError("data.files", self.files, "expected at least one path or glob")
         _check_custom("data", self.name, self.custom)
+        if self.name == "hf":
+            self._check_hf()
+
+    def _check_hf(self) -> None:
+        if not self.dataset:
+            raise ConfigError("data.dataset", self.dataset, "expected a dataset, or json and files")
+        if self.shard not in ("iid", "shared"):
+            raise ConfigError("data.shard", self.shard, "expected iid or shared with data=hf")
+        _at_least("data", self, "held_out_documents", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,24 +269,6 @@ class InnerSettings:
             )
         if not 0 <= self.final_fraction <= 1:
             raise ConfigError("inner.final_fraction", self.final_fraction, "expected 0 to 1")
-
-
-def check_workload(model: ModelSettings, data: DataSettings, inner: InnerSettings) -> None:
-    """Each group alone, then together; ConfigError for the first setting that cannot be used."""
-    for settings in (model, data, inner):
-        settings.check()
-    if model.name == "gpt" and data.sequence_length > model.context:
-        raise ConfigError(
-            "data.sequence_length",
-            data.sequence_length,
-            f"expected at most model.context ({model.context})",
-        )
-    if model.name != "custom" and data.name != "custom" and model.vocabulary < BYTES:
-        raise ConfigError(
-            "model.vocabulary",
-            model.vocabulary,
-            f"expected at least {BYTES}: data={data.name} is bytes",
-        )
 
 
 def _one_of(setting: str, value: str, choices: tuple[str, ...]) -> None:

@@ -17,3 +17,10 @@ class UndrawnEmbedding(nn.Embedding):
 
     def reset_parameters(self) -> None:
         """Nothing: ``draw_weights`` of the model fills them."""
+
+
+class UndrawnConv2d(nn.Conv2d):
+    """A convolution with memory for its weights, but no values yet."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: ``draw_weights`` of the model fills them."""

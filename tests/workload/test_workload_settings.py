@@ -4,12 +4,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from ray_diloco.errors import ConfigError
-from ray_diloco.workload.settings import (
-    DataSettings,
-    InnerSettings,
-    ModelSettings,
-    check_workload,
-)
+from ray_diloco.workload.fitting import check_vocabulary, check_workload
+from ray_diloco.workload.settings import DataSettings, InnerSettings, ModelSettings
 
 _INNER = {"schedule_steps": 100}
 
@@ -40,6 +36,10 @@ def test_the_defaults_can_be_used_once_the_length_of_the_schedule_is_known():
         (DataSettings(held_out_fraction=1.0), "data.held_out_fraction"),
         (DataSettings(dirichlet_alpha=0.0), "data.dirichlet_alpha"),
         (DataSettings(name="custom", custom={"width": 3}), "data.custom._target_"),
+        (DataSettings(name="hf"), "data.dataset"),
+        (DataSettings(name="hf", dataset="d", shard="group"), "data.shard"),
+        (ModelSettings(name="hf"), "model.source"),
+        (ModelSettings(name="hf", pretrained=True, config={"model_type": "a"}), "model.source"),
         (InnerSettings(), "inner.schedule_steps"),
         (InnerSettings(schedule_steps=20, warmup_steps=20), "inner.schedule_steps"),
         (InnerSettings(learning_rate=float("nan"), **_INNER), "inner.learning_rate"),
@@ -66,3 +66,17 @@ def test_a_sequence_longer_than_the_context_is_refused():
 def test_a_vocabulary_smaller_than_a_byte_is_refused_for_text():
     with pytest.raises(ConfigError, match=r"model\.vocabulary"):
         check_workload(ModelSettings(vocabulary=255), DataSettings(), InnerSettings(**_INNER))
+
+
+@pytest.mark.parametrize(("model", "data"), [("gpt", "digits"), ("cnn", "stdlib"), ("cnn", "hf")])
+def test_a_model_of_another_kind_of_data_is_refused(model, data):
+    settings = DataSettings(name=data, dataset="d")
+    with pytest.raises(ConfigError, match=r"model\.name='\w+': expected \w+ or .* with data="):
+        check_workload(ModelSettings(name=model), settings, InnerSettings(**_INNER))
+
+
+def test_a_tokenizer_of_more_words_than_the_model_has_is_refused():
+    with pytest.raises(ConfigError, match="expected at least 1000, the token ids of data=hf"):
+        check_vocabulary(ModelSettings(vocabulary=999), 1000, data="hf")
+    check_vocabulary(ModelSettings(vocabulary=1000), 1000, data="hf")
+    check_vocabulary(ModelSettings(), None, data="custom")

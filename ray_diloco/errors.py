@@ -147,10 +147,9 @@ DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """What an `OSError` says when it is about the disk, not about our use of it."""
 
 
-def disk_error(who: str, error: OSError) -> DiskError:
-    """What to tell whoever runs the participant ``who``."""
-    where = f" at {error.filename}" if error.filename else ""
+def disk_error(who: str, error: OSError, *, folder: object) -> DiskError:
+    """What to tell whoever runs the participant ``who``, which writes to ``folder``."""
     return DiskError(
-        f"{who} cannot write to its disk{where}: {error.strerror}; "
+        f"{who} cannot write to {error.filename or folder}: {error.strerror}; "
         "make room and start again with run.resume"
     )

@@ -36,14 +36,16 @@ Steps = Generator[Effect, Any, Any]
 class Claimed:
     """The name is ours.
 
-    ``continues``: under the nonce of our checkpoint. ``used``: the last local step that was ever
-    used under the name; ``own``: the highest number of a delta that the repository knows of the
+    ``continues``: under the nonce of our checkpoint. ``reached``: the last local step that was ever
+    used under the name, as far as is known; ``used``: the same, with room for a commit that is
+    still on its way; ``own``: the highest number of a delta that the repository knows of the
     nonce that continues. ``forerunners``: nonces that had the name before. ``publication_id``: of
     the global that was there.
     """
 
     nonce: str
     continues: bool
+    reached: int
     used: int
     own: int
     forerunners: frozenset[str]
@@ -127,20 +129,21 @@ class Claim:
             if not takeover and claim.nonce not in self._claimed_before():
                 yield from self._watch(found)
                 found = yield from self._find()
+                claim = found.claim
             gap = self._gap
         else:
             gap = 0
         forerunners = found.nonces
         if not continues and nonce in forerunners:
             nonce = f"{nonce}-{found.highest}"
-        used = found.highest + gap
         self._remember(nonce)
         yield from self._write(nonce, run_id=run_id, state="active", last_local_step=found.highest)
         yield from self._read_back(nonce, before=claim)
         return Claimed(
             nonce=nonce,
             continues=continues,
-            used=used,
+            reached=found.highest,
+            used=found.highest + gap,
             own=found.highest_of(nonce) if continues else 0,
             forerunners=forerunners,
             publication_id=found.publication_id,

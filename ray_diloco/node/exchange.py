@@ -90,6 +90,7 @@ class Exchange:
         self._retry = retry
         self._clock = clock
         self._share = Share(clock, commits_per_hour, node_share)
+        self.state_dir = state_dir
         self._outgoing = state_dir / "outgoing"
         self._incoming = state_dir / "incoming"
         self._etag: str | None = None

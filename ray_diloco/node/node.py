@@ -123,7 +123,9 @@ class Node:
         except BaseException as error:
             self._say("failed")
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
-                raise disk_error(f"node {self._node_id!r}", error) from error
+                raise disk_error(
+                    f"node {self._node_id!r}", error, folder=self._exchange.state_dir
+                ) from error
             raise
         else:
             self._say("done")
@@ -147,7 +149,7 @@ class Node:
             if self._keeping.shelf is not None:
                 self._keeping.shelf.put_aside()
             if self._resume:
-                self._trainer.local_step = claimed.used
+                self._trainer.local_step = claimed.reached
         resumed = self._coordinator.local_step if kept is not None and claimed.continues else None
         self._record(
             "node_started", nonce=self._nonce, first_step=self._first_step, resumed=resumed

@@ -2,14 +2,14 @@
 
 import random
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ray_diloco.errors import ConfigError
-from ray_diloco.hub.connect import endpoint_of
+from ray_diloco.errors import ConfigError, EntryMissing
+from ray_diloco.hub.connect import connect, endpoint_of
 from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.embedded.storm import plan_of, rules_of
 from ray_diloco.hub.entrance import enter, find_token
@@ -18,8 +18,14 @@ from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubKind, HubSettings
+from ray_diloco.master.opening import check_same_run
 from ray_diloco.protocol.clock import Clock, micros
+from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
+from ray_diloco.protocol.paths import CARD_PATH
+from ray_diloco.protocol.run import RunIdentity
 from ray_diloco.timing.wall import WallPort
+
+T = TypeVar("T")
 
 ENTERING = micros(10)
 """For how long passing trouble is waited out before anything runs."""
@@ -115,23 +121,48 @@ def _served_by_actor(
         yield served
 
 
+def require_own_run(
+    settings: HubSettings, access: HubAccess, run: RunIdentity, *, resumes: bool
+) -> None:
+    """ForeignRunError when the repository holds a run that this one's master may not lead."""
+    assert access.endpoint is not None, "a repository in memory is always new"
+    repository = connect(
+        settings, repo_id=access.repo_id, endpoint=access.endpoint, token=access.token
+    )
+
+    def read() -> GlobalCard | None:
+        try:
+            commit = repository.head_commit()
+            return GlobalCard.from_json(repository.read(CARD_PATH, commit=commit, limit=CARD_LIMIT))
+        except EntryMissing:
+            return None
+
+    card = _patiently(settings, access.endpoint, read)
+    if card is not None:
+        check_same_run(card, run, repo_id=access.repo_id, resume=resumes)
+
+
 def _enter(
     settings: HubSettings, *, endpoint: str, token: Secret, repo_id: str, leads: bool
 ) -> HubAccess:
-    """Enter, and try again for a while when the hub has passing trouble: nothing runs yet."""
-    port = WallPort()
-    policy = replace(policy_of(settings), deadline=min(ENTERING, micros(settings.retry_deadline)))
-    retry = Retry(policy, random.Random(endpoint), port)
-
     def ask() -> str:
         return enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, make=leads)
 
+    repo_id = _patiently(settings, endpoint, ask)
+    return HubAccess(repo_id=repo_id, endpoint=endpoint, token=token)
+
+
+def _patiently(settings: HubSettings, endpoint: str, ask: Callable[[], T]) -> T:
+    """Ask, and try again for a while when the hub has passing trouble: nothing runs yet."""
+    port = WallPort()
+    policy = replace(policy_of(settings), deadline=min(ENTERING, micros(settings.retry_deadline)))
+    retry = Retry(policy, random.Random(endpoint), port)
     port.start("enter", retry.asking(ask))
     port.wait()
     (outcome,) = port.collect()
     if outcome.error is not None:
         raise outcome.error
-    return HubAccess(repo_id=outcome.value, endpoint=endpoint, token=token)
+    return outcome.value
 
 
 def _require_leading(leads: bool) -> None:

@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import Any
 
 from ray_diloco.cluster.engine import Engine
-from ray_diloco.cluster.hub_service import HubAccess, open_hub
+from ray_diloco.cluster.hub_service import HubAccess, open_hub, require_own_run
 from ray_diloco.cluster.inproc import InprocEngine
 from ray_diloco.cluster.settings import RaySettings
 from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.protocol.clock import Micros
+from ray_diloco.protocol.run import RunIdentity
 from ray_diloco.timing.times import Times, VirtualTimes, WallTimes
 from ray_diloco.timing.virtual import VirtualClock
 from ray_diloco.timing.wall import start_of_run
@@ -21,15 +22,25 @@ from ray_diloco.timing.wall import start_of_run
 class Stage:
     """What a run is played on; a context manager that ends what it started. ``engine``: ray or
     inproc. ``virtual``: in virtual time, whose trace hash begins with ``header``. ``seed``: the
-    run's.
+    run's. ``run``: whose repository it must be, unless it is new or the run ``resumes``.
     """
 
     def __init__(
-        self, ray: RaySettings, *, engine: str, virtual: bool, header: str = "", seed: int = 0
+        self,
+        ray: RaySettings,
+        *,
+        engine: str,
+        virtual: bool,
+        header: str = "",
+        seed: int = 0,
+        run: RunIdentity | None = None,
+        resumes: bool = False,
     ) -> None:
         self._ray = ray
-        self._engine = engine
         self._seed = seed
+        self._run = run
+        self._resumes = resumes
+        self._engine = engine
         self._virtual = virtual
         self._header = header
         self._clock = VirtualClock((), header=header) if virtual and engine == "inproc" else None
@@ -59,7 +70,9 @@ class Stage:
     def open_hub(
         self, settings: HubSettings, *, run_id: str, leads: bool, run_dir: Path
     ) -> HubAccess:
-        """The repository of the run; see `cluster.hub_service.open_hub`."""
+        """The repository of the run; see `cluster.hub_service.open_hub`. ForeignRunError when it is
+        another's.
+        """
         access = self._stack.enter_context(
             open_hub(
                 settings,
@@ -73,6 +86,8 @@ class Stage:
             )
         )
         self._store = access.store
+        if leads and self._run is not None and access.store is None:
+            require_own_run(settings, access, self._run, resumes=self._resumes)
         return access
 
     def open_engine(self, run_dir: Path, *, log_level: str) -> Engine:

@@ -46,4 +46,6 @@ def open_stage(config: Config, identity: RunIdentity) -> AbstractContextManager[
         virtual=config.time.kind is TimeKind.virtual,
         header=f"{identity.config_hash} {config.run.threads_per_node}",
         seed=config.run.seed,
+        run=identity,
+        resumes=config.run.resumes,
     )

@@ -59,11 +59,16 @@ PEERS_CARD = {
 State = dict[str, torch.Tensor]
 
 
+def configure(*overrides: str) -> Config:
+    """The configuration that these overrides lead to."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return complete(read_config(compose("config", list(overrides))))
+
+
 @functools.cache
 def _configuration(hub: str) -> Config:
-    overrides = ["debug=default", "data=synthetic", "data.synthetic_bytes=20000", f"hub={hub}"]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return complete(read_config(compose("config", overrides)))
+    small = ("debug=default", "data=synthetic", "data.synthetic_bytes=20000")
+    return configure(*small, f"hub={hub}")
 
 
 @functools.cache

@@ -66,3 +66,7 @@ def _token(file: Path | None) -> Secret | None:
     with os.fdopen(handle, "w") as opened:
         opened.write(token.reveal() + "\n")
     return token
+
+
+if __name__ == "__main__":
+    main()

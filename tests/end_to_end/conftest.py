@@ -1,0 +1,26 @@
+import logging
+import sys
+
+import pytest
+
+from ray_diloco.experiment.main import main
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    """Call ``ray-diloco`` in this process; gives exit code, output and errors."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ray-diloco", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    yield call
+    for handler in logging.getLogger().handlers[:]:
+        if isinstance(handler, logging.FileHandler):
+            logging.getLogger().removeHandler(handler)
+            handler.close()

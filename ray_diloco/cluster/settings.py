@@ -40,6 +40,9 @@ class ClusterSettings:
     """The id under which the outer loop runs; null: the first node's."""
     master_trains: bool = True
     """The master is also a node, under the same id; false: it is a participant of its own."""
+    master_seconds: float = 0.1
+    """What a merge takes the master, and an evaluation beside it, in seconds of virtual time;
+    everybody else goes on meanwhile. In wall time it takes what it takes."""
     run_here: list[str] = field(default_factory=list)
     """Ids of the nodes that this process runs, when others run elsewhere; empty: all."""
 
@@ -47,6 +50,10 @@ class ClusterSettings:
         """ConfigError for the first setting that cannot be used."""
         if self.nodes < 1:
             raise ConfigError("cluster.nodes", self.nodes, "expected at least 1")
+        if not 0 <= self.master_seconds < float("inf"):
+            raise ConfigError(
+                "cluster.master_seconds", self.master_seconds, "expected seconds, at least 0"
+            )
         self._check_ids()
         self._check_profiles()
         self._check_shared()

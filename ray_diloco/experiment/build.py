@@ -171,6 +171,7 @@ def _master_plan(config: Config, shared: dict[str, Any], state: Path) -> MasterP
         standby=standby,
         expected=node_ids(config.cluster),
         resume=config.run.resumes,
+        work_seconds=config.cluster.master_seconds,
         state_dir=state / "master",
         **shared,
     )

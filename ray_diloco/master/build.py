@@ -64,6 +64,7 @@ def build_master(
         resume=plan.resume,
         standby=plan.standby,
         squash_every=plan.hub.squash_every,
+        work_seconds=plan.work_seconds,
         commits_per_hour=plan.hub.budget,
         initial=prepared.initial,
         schema=prepared.schema,

@@ -28,12 +28,20 @@ class Evaluations:
     """
 
     def __init__(
-        self, evaluator: Evaluator | None, *, port: Port, account: Account, record: Recorder
+        self,
+        evaluator: Evaluator | None,
+        *,
+        port: Port,
+        account: Account,
+        record: Recorder,
+        takes: Micros,
     ) -> None:
+        """``takes``: one evaluation in virtual time, in which everybody else goes on."""
         self._evaluator = evaluator
         self._port = port
         self._account = account
         self._record = record
+        self._takes = takes
         self._next: _Unevaluated | None = None
         self._running: _Unevaluated | None = None
 
@@ -79,4 +87,4 @@ class Evaluations:
     def _evaluate(self, file: Path) -> Generator[Effect, Any, float]:
         evaluator = self._evaluator
         assert evaluator is not None
-        return (yield Compute(Micros(0), lambda: evaluator.loss(file)))
+        return (yield Compute(self._takes, lambda: evaluator.loss(file)))

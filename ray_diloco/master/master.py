@@ -56,6 +56,7 @@ class Master:
         resume: bool,
         standby: bool = False,
         squash_every: int = 0,
+        work_seconds: float = 0.0,
         commits_per_hour: int | None = None,
         initial: State,
         schema: StateSchema,
@@ -69,7 +70,7 @@ class Master:
         """``initial``: the model that a new run starts from. ``expected``: nodes to wait for.
         ``resume``: go on with the run even when it has ended. ``standby``: lead only when whoever
         leads is silent for `lease_seconds`. ``commits_per_hour``: of all participants; None: nobody
-        counts.
+        counts. ``work_seconds``: what a merge, and an evaluation beside it, takes in virtual time.
         """
         self._master_id = master_id
         self._limits = limits
@@ -84,7 +85,10 @@ class Master:
         self._record = record
         self._state_dir = state_dir
         self._account = Account()
-        self._evaluations = Evaluations(evaluator, port=port, account=self._account, record=record)
+        self._work_time = micros(work_seconds)
+        self._evaluations = Evaluations(
+            evaluator, port=port, account=self._account, record=record, takes=self._work_time
+        )
         self._means = self._gather(schema, squash_every, commits_per_hour)
         self._opening = Opening(
             repository,
@@ -137,6 +141,7 @@ class Master:
             account=self._account,
             clock=port,
             record=self._record,
+            merge_time=self._work_time,
         )
 
     # -- from other threads ------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Everything that a master is built from, as plain values that travel to its actor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_diloco.hub.secret import Secret
@@ -17,6 +17,7 @@ class MasterPlan:
     ``expected``: ids of the nodes that it waits for. ``resume``: the run goes on, under whatever id
     and even when it has ended; a master that only starts again in the middle of its run needs no
     such word. ``standby``: wait until whoever leads is silent for `lease_seconds`.
+    ``work_seconds``: what a merge, and an evaluation beside it, takes in virtual time.
     """
 
     master_id: str
@@ -35,3 +36,4 @@ class MasterPlan:
     threads: int
     device: str
     standby: bool = False
+    work_seconds: float = 0.0

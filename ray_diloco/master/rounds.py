@@ -56,6 +56,8 @@ class Means:
     account: Account
     clock: Clock
     record: Recorder
+    merge_time: Micros
+    """What the arithmetic of a round takes in virtual time."""
 
 
 class Rounds:
@@ -188,7 +190,8 @@ class Rounds:
             return self._strings(composed[-1].ledger, (*self._norms, *merge.norms))
 
         deltas = [self._means.collector.fetched(candidate) for candidate in ready]
-        done: Round = yield Compute(Micros(0), lambda: self._aggregate(deltas, describe))
+        merge_time = self._means.merge_time
+        done: Round = yield Compute(merge_time, lambda: self._aggregate(deltas, describe))
         if done.publication is None:
             self._refuse(done.merge, candidates)
             for delta in done.merge.zero:

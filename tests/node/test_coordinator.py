@@ -12,6 +12,7 @@ from ray_diloco.node.actions import (
     Job,
     Record,
     ResetOptimizer,
+    ReturnToBaseline,
     StartPoll,
     StartUpload,
 )
@@ -714,3 +715,144 @@ def test_a_last_delta_that_was_refused_can_be_sent_again():
     coordinator.finish()
     coordinator.refused("409")
     assert job_of(coordinator.finish()).work.steps == steps(1, 1)
+
+
+# -- names and numbers -----------------------------------------------------------------------------
+
+
+def test_a_job_is_known_by_the_number_of_its_file():
+    """In a run that a peer led before: the mark of an older delta lies beyond the job's step."""
+    coordinator = ready()
+    train(coordinator, 2)
+    coordinator.encoded(number=5)
+    coordinator.landed()
+    train(coordinator, 2)
+    coordinator.encoded(number=7)
+    coordinator.fetched(version(1, merged_up_to=5))
+    assert events(coordinator.settle(now=START)) == []
+    coordinator.fetched(version(2, merged_up_to=7))
+    assert events(coordinator.settle(now=START)) == ["delta_landed"]
+
+
+def test_a_delta_that_lies_under_another_number_is_rejected_under_it():
+    coordinator = ready()
+    train(coordinator, 2)
+    coordinator.encoded(number=5)
+    coordinator.landed()
+    coordinator.nothing_new(version(0, merged_up_to=5, rejected=((5, "norm"),)))
+    assert coordinator.tally.rejected == {5: (StepRanges.of(1, 2), "norm")}
+    assert not coordinator.tally.awaiting
+
+
+def test_a_node_stops_when_another_has_taken_over_its_name():
+    settings = DilocoSettings(inner_steps=2)
+    coordinator = Coordinator(settings, node_id="n1", nonce="abc", forerunners={"old"})
+    assert coordinator.nothing_new(version(0, merged_up_to=4, nonce="old")) == []
+    assert coordinator.nothing_new(version(0, merged_up_to=4, nonce="abc")) == []
+    (failure,) = coordinator.nothing_new(version(0, merged_up_to=4, nonce="new"))
+    assert failure == Fail("another process has taken over this node id")
+
+
+def test_a_run_that_goes_on_is_not_over_because_its_last_global_says_so():
+    settings = DilocoSettings(inner_steps=2)
+    coordinator = Coordinator(settings, node_id="n1", nonce="abc", over="p7")
+    ended = replace(version(7, stop="every node is done"), publication_id="p7")
+    coordinator.nothing_new(ended)
+    assert coordinator.stop_reason is None
+    coordinator.nothing_new(replace(ended, publication_id="p8"))
+    assert coordinator.stop_reason == "every node is done"
+
+
+def test_weights_that_went_bad_before_any_global_go_back_to_the_baseline():
+    coordinator = node(require_global=False)
+    train(coordinator, 2)
+    coordinator.spoiled("not finite")
+    assert coordinator.waits_for == "global"
+    actions = coordinator.nothing_new()
+    assert decisions(actions) == [ReturnToBaseline, ResetOptimizer]
+    assert coordinator.waits_for is None
+    assert coordinator.tally.dropped == StepRanges.of(1, 2)
+    assert job_of(train(coordinator, 2)).work.steps == StepRanges.of(3, 4)
+
+
+def test_a_node_that_needs_a_global_goes_on_waiting_for_one_after_its_weights_went_bad():
+    coordinator = ready()
+    train(coordinator, 2)
+    coordinator.spoiled("not finite")
+    assert coordinator.nothing_new() == []
+    assert coordinator.waits_for == "global"
+
+
+# -- a restart -------------------------------------------------------------------------------------
+
+
+def again(coordinator: Coordinator, **settings: Any) -> tuple[Coordinator, list[Action]]:
+    """Another coordinator that stands where this one stands."""
+    other = node(**settings)
+    return other, other.resume(coordinator.standing(), now=START)
+
+
+def test_after_a_restart_a_newer_global_is_looked_for_at_once():
+    coordinator = ready()
+    train(coordinator, 3)
+    other, actions = again(coordinator)
+    assert decisions(actions) == [StartPoll]
+    assert (other.local_step, other.unsent, other.seen) == (3, coordinator.unsent, (0, 0))
+
+
+def test_after_a_restart_a_job_is_on_its_way_still():
+    coordinator = ready()
+    train(coordinator, 2)
+    coordinator.encoded()
+    other, _ = again(coordinator)
+    train(other)
+    assert decisions(other.landed()) == [AdvanceBaseline]
+    assert other.unsent.steps == StepRanges.of(3, 3)
+
+
+def test_after_a_restart_a_job_that_a_global_had_is_over():
+    coordinator = ready()
+    train(coordinator, 2)
+    coordinator.encoded()
+    coordinator.fetched(version(1, merged_up_to=2))
+    coordinator.settle(now=START)
+    assert coordinator.uploading
+    other, _ = again(coordinator)
+    assert not other.uploading
+    assert not other.unsent
+
+
+def test_what_follows_a_standing_does_not_change_it():
+    coordinator = ready()
+    train(coordinator, 2)
+    coordinator.encoded()
+    standing = coordinator.standing()
+    coordinator.landed()
+    coordinator.nothing_new(version(0, merged_up_to=2, rejected=((2, "norm"),)))
+    assert (standing.tally.awaiting, standing.tally.rejected) == ({}, {})
+
+
+def test_a_standing_behind_what_was_sent_is_lost_or_was_sent():
+    coordinator = ready()
+    train(coordinator, 3)
+    other = node()
+    other.resume_behind(coordinator.standing(), sent_up_to=8)
+    assert other.local_step == 8
+    assert other.tally.lost == StepRanges.of(1, 8)
+    assert other.waits_for == "global"
+    assert decisions(other.settle(now=START)) == [StartPoll]
+    other.fetched(version(4))
+    (install, _reset) = [a for a in other.settle(now=START) if not isinstance(a, Record)]
+    assert install == InstallGlobal(version(4), "replace")
+    assert other.waits_for is None
+    assert not other.unsent
+
+
+def test_a_moment_with_a_job_that_has_no_record_is_not_kept():
+    coordinator = ready()
+    train(coordinator, 2)
+    assert not coordinator.keepable
+    coordinator.encoded()
+    assert coordinator.keepable
+    coordinator.spoiled("not finite")
+    assert not coordinator.keepable

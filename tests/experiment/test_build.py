@@ -95,3 +95,12 @@ def test_a_resumed_run_must_be_known(configure, tmp_path):
         identify(config, tmp_path)
     named = replace(config, run=replace(config.run, run_id="old"))
     assert identify(named, tmp_path).run_id == "old"
+
+
+def test_a_standby_is_a_master_without_nodes_of_the_run_that_it_finds(configure, tmp_path):
+    config = configure("run.role=standby", "hub.repo_id=a/b", "diloco.lease_seconds=300")
+    plans = plans_of(config, tmp_path)
+    assert plans.nodes == ()
+    assert plans.master is not None
+    assert plans.master.standby
+    assert plans.master.run.run_id == ""

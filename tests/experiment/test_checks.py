@@ -34,6 +34,9 @@ def test_a_small_run_passes_and_tells_what_it_trains_on(small):
         ("run.name=a/b", "run.name"),
         ("engine=ray", "hub.kind"),
         ("run.role=worker", "hub.repo_id"),
+        ("run.role=standby", "hub.repo_id"),
+        ("diloco.lease_seconds=1", "diloco.lease_seconds"),
+        ("cluster.master_seconds=-1", "cluster.master_seconds"),
         ("run.role=single", "cluster.nodes"),
         ("cluster.nodes=0", "cluster.nodes"),
         ("cluster.node_ids=[a,a]", "cluster.node_ids"),
@@ -85,3 +88,8 @@ def test_too_many_commits_for_the_hub_are_warned_about(small):
     assert "hub.commits_per_hour=100" in warnings_of(config)[0]
     patient = replace(config, hub=replace(config.hub, commits_per_hour=10**6))
     assert warnings_of(patient) == []
+
+
+def test_a_standby_needs_a_lease_to_watch(refused):
+    error = refused("run.role=standby", "hub.repo_id=a/b")
+    assert error.setting == "diloco.lease_seconds"

@@ -1,6 +1,7 @@
 """A master from its first global to its last, over a repository in memory."""
 
 import errno
+import resource
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -453,3 +454,31 @@ def test_a_full_disk_is_a_clear_error_and_nothing_is_lost(tmp_path):
     repository.full = False
     report = lead(repository, tmp_path, expected=("a",))
     assert merged_of(report) == {"a": "1-10"}
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_merge_leaves_the_global_as_it_was(tmp_path):
+    repository = MemoryRepository()
+    largest = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_up() -> None:
+        send(repository.another(), delta("a", 10))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, largest[1]))
+
+    try:
+        with pytest.raises(TrainingError, match="nothing is lost"):
+            lead(repository, tmp_path, port=InlinePort(fill_up), expected=("a",))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, largest)
+    assert published(repository).outer_step == 0
+    send(repository, claim("a", "done"))
+    report = lead(repository, tmp_path, expected=("a",))
+    assert merged_of(report) == {"a": "1-10"}
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_state_folders_are_for_their_owner_alone(tmp_path):
+    repository = MemoryRepository()
+    send(repository, delta("a", 10), claim("a", "done"))
+    lead(repository, tmp_path, expected=("a",))
+    for folder in (tmp_path / "globals", tmp_path / "deltas"):
+        assert folder.stat().st_mode & 0o777 == 0o700

@@ -65,6 +65,9 @@ def test_a_card_with_every_extension_reads_back():
         },
         tokens_total=99,
         stop="max_tokens",
+        closed=True,
+        since_state=((Identity("n2", "xyz", 10),), (Identity("n1", "abc", 20),)),
+        state_notes={"ledger": "{}"},
     )
     data = card.to_json()
     assert GlobalCard.from_json(data) == card
@@ -139,6 +142,10 @@ def test_a_model_file_that_points_elsewhere_is_refused(model_file: str):
         ("round", [["n1", 5, 20]]),
         ("round", [["../n1", "abc", 20]]),
         ("round", [["n1", "abc", float("inf")]]),
+        ("since_state", {}),
+        ("since_state", [["n1", "abc", 20]]),
+        ("state_notes", ["ledger"]),
+        ("state_notes", {"ledger": 5}),
         ("nodes", []),
         ("nodes", {"../n1": ROW}),
         ("nodes", {"n1": None}),

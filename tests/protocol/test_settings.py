@@ -22,6 +22,8 @@ def test_the_defaults_are_those_of_the_plain_protocol():
         DilocoSettings(install="boundary"),
         DilocoSettings(install="replace", install_mismatch="ignore"),
         DilocoSettings(max_delta_norm=1e-9, max_relative_norm=INFINITE),
+        DilocoSettings(max_staleness=0, keep_merged=0, max_deltas_per_round=1, outer_state_every=1),
+        DilocoSettings(poll_interval=10.0, lease_seconds=30.0),
     ],
 )
 def test_settings_at_their_limits_are_accepted(good: DilocoSettings):
@@ -34,6 +36,11 @@ def test_settings_at_their_limits_are_accepted(good: DilocoSettings):
         ("inner_steps", 0),
         ("inner_steps", -5),
         ("max_bad_deltas", 0),
+        ("max_deltas_per_round", 0),
+        ("outer_state_every", 0),
+        ("max_staleness", -1),
+        ("keep_merged", -1),
+        *[("lease_seconds", value) for value in (0.0, 179.0, INFINITE, NOT_A_NUMBER)],
         *[
             (name, value)
             for name in ("poll_interval", "bootstrap_timeout", "stop_timeout", "node_timeout")

@@ -22,20 +22,23 @@ class Cnn(nn.Module):
     batch norm, and half the size while there is more than one pixel.
     """
 
-    def __init__(self, *, channels: int, classes: int, layers: int, width: int) -> None:
+    def __init__(
+        self, *, channels: int, image_size: int, classes: int, layers: int, width: int
+    ) -> None:
         super().__init__()
         sizes = [channels] + [width] * layers
         pairs = list(itertools.pairwise(sizes))
         self.convolutions = nn.ModuleList(UndrawnConv2d(*pair, 3, padding=1) for pair in pairs)
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in pairs)
-        self.out = UndrawnLinear(width, classes)
+        side = max(1, image_size >> layers)
+        self.out = UndrawnLinear(width * side**2, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         x = images
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = functional.relu(norm(convolution(x)))
             x = functional.max_pool2d(x, 2) if x.shape[-1] > 1 else x
-        return self.out(x.mean(dim=(2, 3)))
+        return self.out(x.flatten(1))
 
     def draw_weights(self, generator: torch.Generator) -> None:
         draw_by_inputs(self, generator)
@@ -78,6 +81,7 @@ def cnn_from(settings: ModelSettings) -> Cnn:
     sizes = _sizes(settings)
     return Cnn(
         channels=settings.channels,
+        image_size=settings.image_size,
         classes=settings.classes,
         layers=sizes["layers"],
         width=sizes["width"],

@@ -55,7 +55,7 @@ class ModelSettings:
     channels: int = 1
     """Channels of the images of cnn and perceptron."""
     image_size: int = 8
-    """Height and width of the images of perceptron."""
+    """Height and width of the images of cnn and perceptron."""
     classes: int = 10
     """Classes that cnn and perceptron tell apart."""
     source: str | None = None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE = 90.0
+PATIENCE = 200.0
 SMALL = (
     "debug=default",
     "run.debug=false",

@@ -7,6 +7,8 @@ from failing import FailsInOneNode
 from programs import SMALL, left_behind, program, ray_diloco
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.timeout(400)  # whole processes, perhaps on a busy machine
+
 WALL_INPROC = ("engine=inproc", "time=wall")
 LONG = ("run.max_steps=100000", "cluster.profiles=[{seconds_per_step: 0.02}]")
 VIRTUAL = ("engine=inproc", "hub=memory", "time=virtual")

@@ -100,6 +100,7 @@ def build_plans(config: Config, identity: RunIdentity, access: HubAccess, run_di
         "model": config.model,
         "data": config.data,
         "hub": config.hub,
+        "security": config.security,
         "endpoint": access.endpoint,
         "token": access.token,
         "repo_id": access.repo_id,

@@ -31,6 +31,7 @@ def check_config(config: Config) -> str:
     config.checkpoint.check()
     config.ray.check()
     config.hub.check()
+    config.security.check()
     _check_run_name(config)
     _check_role(config)
     _check_hub(config)

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from ray_diloco.cluster.settings import ClusterSettings, RaySettings
 from ray_diloco.errors import ConfigError
+from ray_diloco.hub.security import SecuritySettings
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.node.settings import CheckpointSettings
 from ray_diloco.protocol.settings import DilocoSettings
@@ -154,6 +155,8 @@ class Config:
     """What a node keeps on its disk, to go on after it was killed."""
     hub: HubSettings = field(default_factory=HubSettings)
     """Where the repository is that everything goes through. A token is never a setting."""
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    """Who may take part by signature, beside who may write to the repository."""
     engine: EngineSettings = field(default_factory=EngineSettings)
     """What participants are: actors or threads."""
     time: TimeSettings = field(default_factory=TimeSettings)

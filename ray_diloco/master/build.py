@@ -66,6 +66,8 @@ def build_master(
         squash_every=plan.hub.squash_every,
         work_seconds=plan.work_seconds,
         commits_per_hour=plan.hub.budget,
+        signer=plan.security.signer(),
+        trust=plan.security.trust(),
         initial=prepared.initial,
         schema=prepared.schema,
         evaluator=prepared.evaluator,

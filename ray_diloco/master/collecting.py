@@ -11,17 +11,20 @@ from ray_diloco.errors import (
     DeltaError,
     EntryMissing,
     RevisionMissing,
+    SafetensorsError,
     TransientHubError,
 )
 from ray_diloco.hub.digest import sha256_of
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import FileEntry, Repository
+from ray_diloco.hub.signature import Trust
 from ray_diloco.master.aggregation import FetchedDelta
 from ray_diloco.master.listing import Look, key_of
 from ray_diloco.master.outer_loop import Candidate, OuterLoop
 from ray_diloco.master.validation import Acceptance, card_in, check_file
 from ray_diloco.protocol.clock import Effect, Transfer
 from ray_diloco.protocol.node_card import NodeCard
+from ray_diloco.tensors.safetensors_reader import read_header
 from ray_diloco.tensors.schema import StateSchema
 
 logger = logging.getLogger(__name__)
@@ -36,8 +39,12 @@ class Collector:
     twice, and two files of equal bytes are two files.
     """
 
-    def __init__(self, repository: Repository, retry: Retry, folder: Path) -> None:
+    def __init__(
+        self, repository: Repository, retry: Retry, folder: Path, *, trust: Trust | None = None
+    ) -> None:
+        """``trust``: whose deltas are taken; None: everybody's."""
         self._repository = repository
+        self._trust = trust
         self._retry = retry
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -112,12 +119,26 @@ class Collector:
         try:
             _check_size(entry, acceptance.schema)
             place = yield from self.fetch(entry, commit)
+            self._check_signature(place, entry.path)
             loop.learned(entry, card_in(place, path=entry.path))
             check_file(place, path=entry.path, acceptance=acceptance)
         except DeltaError as error:
             logger.warning("delta refused: %s", error)
             loop.refused(entry, error.reason)
             self.forget((entry,))
+
+    def _check_signature(self, place: Path, path: str) -> None:
+        """DeltaError unless a trusted key signed what the delta says, the hash of its payload among
+        it. Before anything of that counts: it may be said in the name of another.
+        """
+        if self._trust is None:
+            return
+        try:
+            objection = self._trust.objection_to_header(read_header(place).metadata)
+        except SafetensorsError as error:
+            objection = str(error)
+        if objection is not None:
+            raise DeltaError(path, objection)
 
 
 def _is_there(place: Path, entry: FileEntry) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from ray_diloco.errors import QuotaExceeded, TrainingError, TransientHubError
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Repository
+from ray_diloco.hub.signature import Signer, Trust
 from ray_diloco.master.account import Account
 from ray_diloco.master.collecting import Collector
 from ray_diloco.master.evaluating import EVALUATE, Evaluations
@@ -58,6 +59,8 @@ class Master:
         squash_every: int = 0,
         work_seconds: float = 0.0,
         commits_per_hour: int | None = None,
+        signer: Signer | None = None,
+        trust: Trust | None = None,
         initial: State,
         schema: StateSchema,
         evaluator: Evaluator | None,
@@ -71,6 +74,7 @@ class Master:
         ``resume``: go on with the run even when it has ended. ``standby``: lead only when whoever
         leads is silent for `lease_seconds`. ``commits_per_hour``: of all participants; None: nobody
         counts. ``work_seconds``: what a merge, and an evaluation beside it, takes in virtual time.
+        ``signer``: of globals. ``trust``: whose deltas and globals are taken; None: everybody's.
         """
         self._master_id = master_id
         self._limits = limits
@@ -80,6 +84,8 @@ class Master:
         self._standby = standby
         self._initial = initial
         self._repository = repository
+        self._signer = signer
+        self._trust = trust
         self._retry = retry
         self._port = port
         self._record = record
@@ -113,7 +119,7 @@ class Master:
             lr=self._settings.outer_lr, momentum=self._settings.outer_momentum
         )
         shelf = Shelf(self._state_dir / "globals")
-        collector = Collector(repository, retry, self._state_dir / "deltas")
+        collector = Collector(repository, retry, self._state_dir / "deltas", trust=self._trust)
         return Means(
             settings=self._settings,
             schema=schema,
@@ -127,6 +133,7 @@ class Master:
                 port,
                 master_id=self._master_id,
                 commits_per_hour=commits_per_hour,
+                signer=self._signer,
             ),
             recovery=Recovery(
                 repository,
@@ -135,6 +142,7 @@ class Master:
                 optimizer=optimizer,
                 shelf=shelf,
                 collector=collector,
+                trust=self._trust,
             ),
             squasher=Squasher(repository, retry, every=squash_every),
             shelf=shelf,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_diloco.hub.secret import Secret
+from ray_diloco.hub.security import SecuritySettings
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.protocol.run import RunIdentity, RunLimits
 from ray_diloco.protocol.settings import DilocoSettings
@@ -36,4 +37,5 @@ class MasterPlan:
     threads: int
     device: str
     standby: bool = False
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     work_seconds: float = 0.0

@@ -16,6 +16,7 @@ from ray_diloco.errors import (
 from ray_diloco.hub.limits import Share, master_share
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, Repository
+from ray_diloco.hub.signature import Signer
 from ray_diloco.master.outer_loop import OuterLoop, Publication
 from ray_diloco.protocol.clock import Access, Clock, Effect, Sleep, Transfer
 from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
@@ -65,8 +66,12 @@ class Publisher:
         *,
         master_id: str,
         commits_per_hour: int | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        """``commits_per_hour``: of all participants; None: nobody counts."""
+        """``commits_per_hour``: of all participants; None: nobody counts. ``signer``: of
+        globals.
+        """
+        self._signer = signer
         self._repository = repository
         self._retry = retry
         self._clock = clock
@@ -96,8 +101,10 @@ class Publisher:
             card = replace(card, state_file=STATE_PATH, state_sha256=state.sha256)
         if notes is not None:
             card = replace(card, state_notes=notes)
+        card = replace(card, signed_by=None, signature=None)
         named = replace(card, publication_id=self._started, updated_at="")
-        return replace(card, publication_id=hashlib.sha256(named.to_json()).hexdigest()[:32])
+        card = replace(card, publication_id=hashlib.sha256(named.to_json()).hexdigest()[:32])
+        return self._signer.signed_card(card) if self._signer is not None else card
 
     def await_turn(self, loop: OuterLoop) -> Generator[Effect, Any, bool]:
         """Wait until the master's share of the commit budget has room for a publication, or an

@@ -14,6 +14,7 @@ from typing import Any
 from ray_diloco.errors import DeltaError, EntryMissing, GlobalError
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import FileEntry, Repository
+from ray_diloco.hub.signature import Trust
 from ray_diloco.master.aggregation import FetchedDelta
 from ray_diloco.master.collecting import Collector
 from ray_diloco.master.outer_optimizer import OuterOptimizer
@@ -57,8 +58,11 @@ class Recovery:
         optimizer: OuterOptimizer,
         shelf: Shelf,
         collector: Collector,
+        trust: Trust | None = None,
     ) -> None:
+        """``trust``: whose globals are taken up; None: everybody's."""
         self._repository = repository
+        self._trust = trust
         self._retry = retry
         self._schema = schema
         self._optimizer = optimizer
@@ -67,8 +71,11 @@ class Recovery:
 
     def take_up(self, card: GlobalCard, commit: str) -> Generator[Effect, Any, Opened]:
         """Fetch a global with its outer state, brought up to it. GlobalError when they are not what
-        the card says.
+        the card says, or not of somebody trusted.
         """
+        objection = self._trust.objection_to_card(card) if self._trust is not None else None
+        if objection is not None:
+            raise GlobalError(f"{CARD_PATH}: {objection}")
         if card.state_file is None:
             raise GlobalError(f"{CARD_PATH} names no outer state")
         folder = self._shelf.new()

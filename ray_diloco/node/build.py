@@ -101,6 +101,8 @@ def build_node(
         state_dir=plan.state_dir,
         node_timeout=plan.diloco.node_timeout,
         commits_per_hour=plan.hub.budget,
+        signer=plan.security.signer(),
+        trust=plan.security.trust(),
     )
     return Node(
         origin=origin,

@@ -23,6 +23,7 @@ from ray_diloco.errors import (
 from ray_diloco.hub.limits import Kind, Share, node_share
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Repository
+from ray_diloco.hub.signature import Signer, Trust
 from ray_diloco.node.actions import Job
 from ray_diloco.node.checkpoint import Facts, file_sha256, link
 from ray_diloco.node.claiming import Claim, Claimed, read_card
@@ -77,9 +78,12 @@ class Exchange:
         state_dir: Path,
         node_timeout: float = 600.0,
         commits_per_hour: int | None = None,
+        signer: Signer | None = None,
+        trust: Trust | None = None,
     ) -> None:
         """``node_timeout``: seconds after which a silent process under our name counts as gone.
-        ``commits_per_hour``: of all participants; None: nobody counts.
+        ``commits_per_hour``: of all participants; None: nobody counts. ``signer``: of deltas.
+        ``trust``: whose globals are taken; None: everybody's.
         """
         self._node_id = node_id
         self._nonce = nonce
@@ -89,6 +93,8 @@ class Exchange:
         self._weights = weights
         self._retry = retry
         self._clock = clock
+        self._signer = signer
+        self._trust = trust
         self._share = Share(clock, commits_per_hour, node_share)
         self.state_dir = state_dir
         self._outgoing = state_dir / "outgoing"
@@ -175,7 +181,8 @@ class Exchange:
         file = self._outgoing / Path(delta_path(self._node_id, number)).name
         for old in self._outgoing.glob("delta_*.safetensors"):
             old.unlink()
-        written = self._weights.write(file, card.header())
+        seal = self._signer.signed_header if self._signer is not None else None
+        written = self._weights.write(file, card.header(), seal)
         self.delta_file = file
         if written.zero or not written.finite:
             return Uploaded(outcome="zero" if written.zero else "not finite")
@@ -316,6 +323,9 @@ class Exchange:
         )
         card = GlobalCard.from_json(data)
         self._check_run(card)
+        objection = self._trust.objection_to_card(card) if self._trust is not None else None
+        if objection is not None:
+            raise GlobalError(f"{CARD_PATH}: {objection}")
         self._share.heed(sum(not row.done for row in card.nodes.values()))
         if card.version < seen:
             raise GlobalError(

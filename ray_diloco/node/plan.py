@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_diloco.hub.secret import Secret
+from ray_diloco.hub.security import SecuritySettings
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.node.settings import CheckpointSettings
 from ray_diloco.protocol.run import RunIdentity, RunLimits
@@ -42,5 +43,6 @@ class NodePlan:
     profile: NodeProfile | None
     takeover: bool
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     resume: bool = False
     reopens: bool = False

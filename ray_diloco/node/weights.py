@@ -20,7 +20,7 @@ from ray_diloco.tensors.baseline import (
 from ray_diloco.tensors.delta_file import DeltaReader, WrittenDelta, write_delta
 from ray_diloco.tensors.dtypes import State
 from ray_diloco.tensors.safetensors_reader import SafetensorsReader, read_header
-from ray_diloco.tensors.safetensors_writer import write_state
+from ray_diloco.tensors.safetensors_writer import Seal, write_state
 from ray_diloco.tensors.schema import StateSchema
 from ray_diloco.tensors.snapshot import allocate, capture
 
@@ -53,7 +53,9 @@ class Weights:
         capture(self._live, self._snapshot, self.schema)
         self._installed_since_snapshot = False
 
-    def write(self, path: Path, header: Mapping[str, str]) -> WrittenDelta:
+    def write(
+        self, path: Path, header: Mapping[str, str], seal: Seal | None = None
+    ) -> WrittenDelta:
         """Write baseline - snapshot as a delta file."""
         return write_delta(
             path,
@@ -62,6 +64,7 @@ class Weights:
             schema=self.schema,
             header=dict(header) | {"codec": self.codec},
             codec=self.codec,
+            seal=seal,
         )
 
     def advance(self, delta: Path) -> None:

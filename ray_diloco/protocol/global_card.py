@@ -65,6 +65,9 @@ class GlobalCard:
     """
     state_notes: Mapping[str, str] = field(default_factory=dict[str, str])
     """With `since_state`: the strings that the outer state would carry now."""
+    signed_by: str | None = None
+    """The public key of whoever signed it, hexadecimal; None: unsigned."""
+    signature: str | None = None
 
     @property
     def version(self) -> tuple[int, int]:
@@ -119,6 +122,8 @@ class GlobalCard:
                 [list(identity) for identity in merged] for merged in self.since_state
             ]
             fields["state_notes"] = dict(self.state_notes)
+        signing = {"signed_by": self.signed_by, "signature": self.signature}
+        fields |= {key: value for key, value in signing.items() if value is not None}
         return fields
 
     @classmethod
@@ -157,6 +162,8 @@ class GlobalCard:
             nodes=read.nodes(),
             tokens_total=read.count("tokens_total"),
             stop=read.text("stop"),
+            signed_by=read.text("signed_by"),
+            signature=read.text("signature"),
         )
 
 

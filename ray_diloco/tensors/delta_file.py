@@ -14,8 +14,11 @@ from ray_diloco.tensors.dtypes import PIECE, State, pieces
 from ray_diloco.tensors.pseudo_gradient import Tally, difference
 from ray_diloco.tensors.safetensors_header import Header
 from ray_diloco.tensors.safetensors_reader import SafetensorsReader
-from ray_diloco.tensors.safetensors_writer import SafetensorsWriter, WrittenFile
+from ray_diloco.tensors.safetensors_writer import SafetensorsWriter, Seal, WrittenFile
 from ray_diloco.tensors.schema import Entry, StateSchema
+
+SEAL_ROOM = 512
+"""Bytes of a header for what a seal adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +41,10 @@ def write_delta(
     header: Mapping[str, str],
     codec: str = "fp32",
     durable: bool = False,
+    seal: Seal | None = None,
 ) -> WrittenDelta:
     """Write ``baseline - current`` with its card's header, whose ``sha256`` is filled in.
+    ``seal``: see `SafetensorsWriter`.
 
     Both states are contiguous CPU tensors (kept buffers). Extra memory: a few pieces.
     """
@@ -47,7 +52,8 @@ def write_delta(
     planned = [(key, *described) for key, described in delta_layout(schema, rule).items()]
     found = Tally()
     buffer = torch.empty(PIECE)
-    with SafetensorsWriter(path, planned, header, stamp=True) as writer:
+    room = SEAL_ROOM if seal is not None else 0
+    with SafetensorsWriter(path, planned, header, stamp=True, room=room, seal=seal) as writer:
         for entry in _in_file_order(writer, schema, rule):
             for start, stop in pieces(entry.numbers):
                 part = buffer[: stop - start]

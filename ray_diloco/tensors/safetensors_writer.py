@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,8 @@ PAYLOAD_HASH = "sha256"
 """The metadata field that `stamp` fills with the hash of the payload."""
 
 _PLACEHOLDER = "0" * 64
+
+Seal = Callable[[Mapping[str, str]], dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,9 @@ class SafetensorsWriter:
     """Writes beside ``path`` and takes its place when finished; also a context manager that leaves
     nothing behind without `finish`.
 
-    ``stamp``: put the payload's hash into the metadata field ``sha256``. ``room``: bytes left in
-    the header for metadata that are known only at the end; a header that outgrows them costs one
+    ``stamp``: put the payload's hash into the metadata field ``sha256``. ``seal``: gives the
+    metadata that are written, from all that are known then, a stamp included. ``room``: bytes left
+    in the header for metadata that are known only at the end; a header that outgrows them costs one
     copy of the file. Pieces in the order of `tensors` are hashed as they come, others are read
     back once.
     """
@@ -47,17 +50,19 @@ class SafetensorsWriter:
         *,
         stamp: bool = False,
         room: int = 0,
+        seal: Seal | None = None,
     ) -> None:
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._stamp = stamp
+        self._seal = seal
         self._metadata = dict(metadata) | ({PAYLOAD_HASH: _PLACEHOLDER} if stamp else {})
         self._planned = list(tensors)
         bare, _ = plan_header(self._planned, self._metadata)
         text, self._header = plan_header(
             self._planned, self._metadata, least_size=len(bare) + room if room else 0
         )
-        self._final_header = not stamp and not room
+        self._final_header = not stamp and not room and seal is None
         self._hash = hashlib.sha256(text if self._final_header else b"")
         self._hashed = 0
         self._missing = self._header.payload_size
@@ -153,6 +158,8 @@ class SafetensorsWriter:
 
     def _rewrite_header(self, metadata: Mapping[str, str], payload_hash: str | None) -> None:
         complete = dict(metadata) | ({PAYLOAD_HASH: payload_hash} if payload_hash else {})
+        if self._seal is not None:
+            complete = self._seal(complete)
         text, header = plan_header(self._planned, complete, least_size=self._header.payload_start)
         if header.payload_start > self._header.payload_start:
             self._move_payload(header)

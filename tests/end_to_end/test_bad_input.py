@@ -1,6 +1,5 @@
 """What cannot work is told in one line that names the setting, before anything starts."""
 
-import os
 import sys
 
 import pytest
@@ -92,7 +91,3 @@ def test_a_repository_that_holds_another_run_is_refused(command, refused, hub, t
     line = refused(*there(hub, "local/here"))
     assert "local/here" in line
     assert "run" in line
-
-
-def test_no_environment_makes_these_tests_pass_by_chance():
-    assert "HF_HUB_OFFLINE" not in os.environ

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from ray_diloco.errors import ConfigError
+from ray_diloco.workload.eager import EagerAdamW
 from ray_diloco.workload.muon import build_muon, hidden_matrices
 from ray_diloco.workload.settings import InnerSettings
 from ray_diloco.workload.targets import call_target
@@ -49,7 +50,7 @@ def _build(
 
 
 def _build_adamw(trainable: list[nn.Parameter], settings: InnerSettings) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
+    return EagerAdamW(
         _decay_groups(trainable, settings.weight_decay),
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),

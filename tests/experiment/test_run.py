@@ -79,7 +79,7 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(small, tmp_path):
         run(small(), tmp_path, stage=ScriptedStage(ScriptedEngine()))
     (tmp_path / "state").rename(tmp_path / "before")
     stage = ScriptedStage(ScriptedEngine())
-    run(small("run.resume=true"), tmp_path, stage=stage)
+    run(small(f"run.resume={tmp_path}", "hub=embedded"), tmp_path, stage=stage)
     assert stage.entered == [(first, True)]
     assert stage.engine.master is not None
     assert stage.engine.master.resume

@@ -3,7 +3,9 @@
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
+
+import torch
 
 from ray_diloco.errors import TrainingError
 
@@ -14,8 +16,9 @@ class BatchFeed:
     """Draws from an iterable and starts it anew when it ends.
 
     An iterable with ``set_epoch(epoch)`` is told each new epoch. One with ``state_dict()`` and
-    ``load_state_dict()`` resumes exactly; any other is started again and drawn from until it is
-    where it was, which is exact if it gives the same batches each time.
+    ``load_state_dict()`` resumes exactly, if its state is plain: numbers, texts, tensors, and
+    containers of them. Any other is started again and drawn from until it is where it was, which is
+    exact if it gives the same batches each time.
     """
 
     def __init__(self, batches: Iterable[Any]) -> None:
@@ -43,7 +46,9 @@ class BatchFeed:
         """
         state: dict[str, Any] = {"epoch": self._epoch, "drawn": self._drawn}
         if self._saves_position():
-            state["batches"] = self._batches.state_dict()  # pyright: ignore[reportAttributeAccessIssue]
+            position = self._batches.state_dict()  # pyright: ignore[reportAttributeAccessIssue]
+            if is_plain(position):
+                state["batches"] = position
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -83,3 +88,18 @@ class BatchFeed:
                 "the data cannot save its position: drew %d batches to find it again",
                 self.fast_forwarded,
             )
+
+
+def is_plain(value: Any) -> bool:
+    """A checkpoint can hold it: reading one back runs no code of anybody's."""
+    match value:
+        case None | bool() | int() | float() | str() | bytes() | torch.Tensor():
+            return True
+        case dict():
+            each = cast(dict[Any, Any], value).items()
+            return type(value) is dict and all(is_plain(k) and is_plain(v) for k, v in each)
+        case list() | tuple():
+            plain = type(value) in (list, tuple)
+            return plain and all(is_plain(each) for each in cast(list[Any], value))
+        case _:
+            return False

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from ray_diloco.errors import TrainingError
 from ray_diloco.node.feed import BatchFeed
@@ -74,3 +75,31 @@ def test_any_other_iterable_is_fast_forwarded_and_says_so(caplog):
     assert take(second, 2) == [12, 20]
     assert second.fast_forwarded == 2
     assert "drew 2 batches" in caplog.text
+
+
+class Position:
+    """Somebody's own class: a checkpoint does not read it back."""
+
+
+@pytest.mark.parametrize(
+    ("state", "plain"),
+    [
+        ({"at": 3, "drawn": (1, 2.0, [b"x", None, True]), "rng": torch.ones(2)}, True),
+        ({"at": Position()}, False),
+        ([Position], False),
+        ({Position(): 1}, False),
+    ],
+    ids=["plain", "value", "class", "key"],
+)
+def test_a_position_is_saved_if_a_checkpoint_can_hold_it(state, plain):
+    class Data:
+        def __iter__(self):
+            return iter(range(10))
+
+        def state_dict(self):
+            return state
+
+        def load_state_dict(self, state):
+            pass
+
+    assert ("batches" in BatchFeed(Data()).state_dict()) == plain

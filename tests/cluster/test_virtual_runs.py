@@ -72,6 +72,7 @@ def test_two_nodes_on_one_link_come_out_to_the_microsecond(tmp_path):
         tmp_path,
         "cluster.nodes=2",
         "cluster.master_trains=false",
+        "cluster.master_seconds=0",
         "run.max_steps=20",
         f"+cluster.overrides.n0={link}",
         f"+cluster.overrides.n1={link}",

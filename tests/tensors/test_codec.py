@@ -49,7 +49,7 @@ def largest_of_blocks(piece: torch.Tensor) -> torch.Tensor:
     return torch.cat(blocks)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(NUMBERS)
 def test_eight_and_four_bit_levels_are_off_by_at_most_half_a_step(array):
     piece = torch.from_numpy(array.copy())
@@ -59,7 +59,7 @@ def test_eight_and_four_bit_levels_are_off_by_at_most_half_a_step(array):
         assert bool((error <= largest * (0.5 / levels + 1e-6) + 1e-44).all())
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(NUMBERS)
 def test_an_exponent_alone_is_off_by_at_most_half_the_gap_between_the_levels_around(array):
     piece = torch.from_numpy(array.copy())
@@ -70,7 +70,7 @@ def test_an_exponent_alone_is_off_by_at_most_half_the_gap_between_the_levels_aro
     assert bool((error <= nearest + 1e-6 * largest + 1e-44).all())
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(NUMBERS)
 def test_halves_are_off_by_half_a_unit_in_the_last_place(array):
     piece = torch.from_numpy(array.copy())
@@ -131,7 +131,7 @@ def test_places_that_a_block_does_not_have_make_it_not_finite(places):
 
 
 @pytest.mark.parametrize("name", LOSSY)
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 200))
 def test_error_feedback_keeps_the_sum(name, seed, numbers):
     """All that was sent plus what is not sent yet is all that was to be sent."""

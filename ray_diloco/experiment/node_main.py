@@ -26,6 +26,7 @@ ray-diloco-node: one node as a plain process; the others are reached through the
 distributed_yaml=FILE  the plain protocol's `distributed:` block (role, node_id, repo_id, ...)
 node_id=ID             this node's id, when there is no such file
 run_dir=FOLDER         the run folder; outputs/node-ID/<time> without it
+run.resume=FOLDER      go on with the run in that folder, with its configuration
 any other override     as for ray-diloco; see `ray-diloco --help`
 
 Role master trains and leads the run. cluster.node_ids=[a,b,c] deals the data to so many nodes.

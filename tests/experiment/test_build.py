@@ -5,13 +5,15 @@ import pytest
 
 from ray_diloco.cluster.hub_service import HubAccess
 from ray_diloco.errors import ConfigError
-from ray_diloco.experiment.build import build_plans, config_hash, identify
+from ray_diloco.experiment.build import build_plans, complete, config_hash, identify
+from ray_diloco.experiment.schema import TimeKind
 from ray_diloco.hub.secret import Secret
 
 ACCESS = HubAccess(repo_id="local/run", endpoint="http://hub", token=Secret("seesaw"))
 
 
 def plans_of(config, tmp_path):
+    config = complete(config)
     return build_plans(config, identify(config, tmp_path), ACCESS, tmp_path)
 
 
@@ -104,3 +106,25 @@ def test_a_standby_is_a_master_without_nodes_of_the_run_that_it_finds(configure,
     assert plans.master is not None
     assert plans.master.standby
     assert plans.master.run.run_id == ""
+
+
+@pytest.mark.parametrize(
+    "real",
+    [
+        "ray=cluster",
+        "ray.address=ray://head:10001",
+        "hub=huggingface",
+        "hub.endpoint=http://hub:8000",
+        "run.role=worker",
+    ],
+)
+def test_time_is_virtual_unless_something_real_takes_part(configure, real):
+    assert complete(configure()).time.kind is TimeKind.virtual
+    assert complete(configure(real)).time.kind is TimeKind.wall
+    assert complete(configure(real, "time=virtual")).time.kind is TimeKind.virtual
+
+
+def test_a_simulated_node_leaves_when_its_profile_says(configure, tmp_path):
+    plans = plans_of(configure("+cluster.overrides.n1.leave_at=9.5"), tmp_path)
+    assert [p.limits.max_seconds for p in plans.nodes] == [None, 9.5, None, None]
+    assert plans.master.limits.max_seconds is None

@@ -54,7 +54,7 @@ def test_only_the_nodes_of_this_process_are_planned(configure, tmp_path):
 
 
 def test_nodes_run_as_fast_as_they_can_without_emulation(configure, tmp_path):
-    plans = plans_of(configure("time.emulate_profile=false"), tmp_path)
+    plans = plans_of(configure("time=wall", "time.emulate_profile=false"), tmp_path)
     assert {p.profile for p in plans.nodes} == {None}
 
 

@@ -27,8 +27,7 @@ POINTS = (
     "before the local save",
 )
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["killed_master"])
+_context = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, kw_only=True)

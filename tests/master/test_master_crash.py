@@ -1,5 +1,6 @@
 """A master that was killed, wherever it was, has neither lost nor doubled a local step."""
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,17 @@ from ray_diloco.hub.repository import Repository
 
 NODES = ("a", "b", "c")
 STEPS = (10, 20, 30, 40)
-SETTINGS = {"max_deltas_per_round": 3, "keep_merged": 0}
+SETTINGS = {"max_deltas_per_round": 3}
+QUICK = ("after the commit landed", 3, "empty folder")
+"""A process that starts takes seconds; the other cases run where slow tests do."""
+CASES = [
+    QUICK,
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in itertools.product(POINTS, (1, 3), ("same folder", "empty folder"))
+        if case != QUICK
+    ),
+]
 
 
 def script(repository: Repository) -> None:
@@ -34,16 +45,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
     return calm_model(tmp_path_factory.mktemp("calm"), 1)
 
 
-@pytest.mark.parametrize(
-    ("outer_state_every", "disk"),
-    [
-        (1, "same folder"),
-        (3, "empty folder"),
-        pytest.param(1, "empty folder", marks=pytest.mark.slow),
-        pytest.param(3, "same folder", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "outer_state_every", "disk"), CASES)
 def test_a_killed_master_goes_on_to_the_same_global(
     place: Place, tmp_path: Path, calm: str, point: str, outer_state_every: int, disk: str
 ) -> None:

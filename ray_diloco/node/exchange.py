@@ -34,6 +34,8 @@ from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
 from ray_diloco.protocol.paths import CARD_PATH, NODES_FOLDER, delta_path, parse_delta_path
 from ray_diloco.tensors.dtypes import State
 
+RUN_START = Micros(0)
+
 Steps = Generator[Effect, Any, Any]
 
 
@@ -54,7 +56,7 @@ class Polled:
     card: GlobalCard | None = None
     state: State | None = None
     refused: str | None = None
-    began: Micros = Micros(0)
+    began: Micros = RUN_START
 
 
 class _NotOurModel(GlobalError):

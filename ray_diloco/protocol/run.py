@@ -105,8 +105,8 @@ class NodeReport:
     finite.
     """
     lost: str = ""
-    """Steps of a state that is gone: each is in a delta that was sent, or lost; the master's account
-    says which.
+    """Steps of a state that is gone: each is in a delta that was sent, or lost; the master's
+    account says which.
     """
     unsent: str = ""
     """Steps that were not handed over when the time to stop was up."""

@@ -88,7 +88,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The memory of a contiguous CPU tensor."""
     # nearly all pieces are of this kind, and each call on a tensor costs as much as a page of it
     if tensor.dtype is torch.float32 and tensor.numel() and not tensor.requires_grad:
-        return memoryview(tensor.numpy()).cast("B")
+        return tensor.numpy().data.cast("B")
     return as_numbers(tensor.detach()).view(torch.uint8).numpy().data
 
 

@@ -29,6 +29,7 @@ SMALL = (
     "engine=inproc",
     "hub=memory",
     "run.progress=none",
+    "cluster.profiles=[{seconds_per_step: 0.1},{seconds_per_step: 0.2},{seconds_per_step: 0.3}]",
 )
 UNEQUAL = (
     "cluster.nodes=3",

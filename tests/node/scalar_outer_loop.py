@@ -48,6 +48,9 @@ class LoopMaster:
             self._round = self._compose(self._loop)
 
     def _compose(self, loop: OuterLoop) -> Planned | None:
+        if not loop.is_current(self._hub.published.card):
+            self.crash()  # a late publication of an earlier one is where the next one goes on from
+            return None
         look = loop.look(self._listing(), now=Micros(0))
         for entry in look.deltas:
             if self._dice.random() < 0.9:

@@ -48,7 +48,8 @@ class ConfigError(UsageError):
         self.expected = expected
 
     def __str__(self) -> str:
-        return f"{self.setting}={self.value!r}: {self.expected}"
+        value = "null" if self.value is None else repr(self.value)
+        return f"{self.setting}={value}: {self.expected}"
 
 
 class ForeignRunError(UsageError):

@@ -82,8 +82,17 @@ def identify(config: Config, run_dir: Path) -> RunIdentity:
         run_id = ""
     if run_id is None:
         virtual = config.time.kind is TimeKind.virtual
-        run_id = f"{config.run.name}-{fixed[:8] if virtual else secrets.token_hex(4)}"
+        run_id = f"{config.run.name}-{_fingerprint(config) if virtual else secrets.token_hex(4)}"
     return RunIdentity(run_id=run_id, config_hash=fixed, seed=config.run.seed)
+
+
+def _fingerprint(config: Config) -> str:
+    """8 hexadecimal digits of all that makes a simulated run what it is, whoever plays it."""
+    plain = to_plain(config)
+    kept = ("diloco", "cluster", "data", "model", "inner", "time", "checkpoint")
+    run = ("seed", "role", "max_steps", "max_seconds", "max_tokens", "threads_per_node")
+    parts = [{name: plain["run"][name] for name in run}, *(plain[name] for name in kept)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def build_plans(config: Config, identity: RunIdentity, access: HubAccess, run_dir: Path) -> Plans:

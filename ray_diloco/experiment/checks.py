@@ -74,7 +74,7 @@ def _check_run_name(config: Config) -> None:
 def _check_role(config: Config) -> None:
     if config.run.role is Role.single and config.cluster.nodes != 1:
         raise ConfigError(
-            "cluster.nodes", config.cluster.nodes, "expected 1 with run.role=single: cluster=single"
+            "cluster.nodes", config.cluster.nodes, "expected cluster.nodes=1 with run.role=single"
         )
     role = config.run.role
     if role in (Role.worker, Role.standby) and config.hub.repo_id is None:

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 def main() -> None:
     """Run what the command line says; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C)."""
     OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
+    find_user_modules()
     codes: list[int] = []
 
     def job(composed: DictConfig) -> float | None:
@@ -46,6 +47,12 @@ def main() -> None:
 
     code = _guarded(application, debug="HYDRA_FULL_ERROR" in os.environ)
     sys.exit(max([code, *codes]))
+
+
+def find_user_modules() -> None:
+    """Modules in the working folder can be named by `_target_`; Ray's workers search them too."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
 
 
 def follow(

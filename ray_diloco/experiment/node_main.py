@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.conf_folder import conf_dir
-from ray_diloco.experiment.main import follow, report
+from ray_diloco.experiment.main import find_user_modules, follow, report
 from ray_diloco.experiment.plain_block import read_plain_block
 from ray_diloco.experiment.reading import read_config, refuse_token_words
 from ray_diloco.experiment.resuming import continued, run_folder
@@ -23,13 +23,15 @@ ray-diloco-node: one node as a plain process; the others are reached through the
   ray-diloco-node distributed_yaml=node.yaml run.max_steps=1000
   ray-diloco-node run.role=worker hub.repo_id=me/run node_id=laptop run.max_seconds=3600
 
-distributed_yaml=FILE  the plain protocol's `distributed:` block (role, node_id, repo_id, ...)
+distributed_yaml=FILE  the plain protocol's `distributed:` block: role, node_id, repo_id, ...
 node_id=ID             this node's id, when there is no such file
 run_dir=FOLDER         the run folder; outputs/node-ID/<time> without it
 run.resume=FOLDER      go on with the run in that folder, with its configuration
 any other override     as for ray-diloco; see `ray-diloco --help`
 
-Role master trains and leads the run. cluster.node_ids=[a,b,c] deals the data to so many nodes.
+Model, data and seed must be those of the master's run: give the same overrides, such as
+experiment=quickstart. cluster.node_ids=[a,b,c] deals the data to so many nodes. Role master trains
+and leads the run.
 The token comes from HF_TOKEN or `hf auth login`.
 """
 
@@ -43,6 +45,7 @@ def main() -> None:
     if not words or {"-h", "--help"} & set(words):
         print(HELP, end="")
         sys.exit(0 if words else 2)
+    find_user_modules()
     try:
         refuse_token_words(words)
         config, run_dir, notes = read_command(words)

@@ -94,8 +94,11 @@ def _refuse(block: dict[str, Any]) -> None:
 
 
 def _role(block: dict[str, Any]) -> str:
-    """As the plain protocol reads it: not enabled is single; enabled without a role is master."""
-    if not block.get("enabled", False) or block.get("mode") == "single":
+    """As the plain protocol reads it: not enabled is single; enabled without a role is master. A
+    block that names a role and a repository and does not say `enabled` is meant.
+    """
+    meant = bool(block.get("role") and block.get("repo_id"))
+    if not block.get("enabled", meant) or block.get("mode") == "single":
         return "single"
     role = str(block.get("role", "single")).lower()
     if role not in ("single", "master", "worker"):

@@ -151,7 +151,8 @@ def plain_line(view: View, limits: RunLimits, speed: float | None = None) -> str
         parts = [_together(view, 0, limits)]
     else:
         parts = [
-            f"{node.node_id} {_of(node.local_step, limits.max_steps)} {_number(node.loss, '.3f')}"
+            f"{node.node_id} {_of(node.local_step, limits.max_steps)} "
+            f"{node.state if node.loss is None else format(node.loss, '.3f')}"
             for node in view.nodes
         ]
     if view.master is not None:

@@ -7,7 +7,13 @@ this step and the next (`performer`, `weights`), with lanes (`exchange`) that ru
 import logging
 from typing import Any
 
-from ray_diloco.errors import DISK_FAULTS, TrainingError, disk_error
+from ray_diloco.errors import (
+    DISK_FAULTS,
+    HubError,
+    NodeInUseError,
+    TrainingError,
+    disk_error,
+)
 from ray_diloco.hub.repository import Repository
 from ray_diloco.node.account import Account, Origin
 from ray_diloco.node.checkpoint import Checkpoint, Keeping
@@ -26,6 +32,7 @@ from ray_diloco.protocol.settings import DilocoSettings
 logger = logging.getLogger(__name__)
 
 CLAIM, DEPART = "claim", "depart"
+FAREWELL_SECONDS = 5.0
 
 
 class Node:
@@ -67,6 +74,7 @@ class Node:
         self._reopens = reopens
         self._account = Account(origin, window=settings.inner_steps)
         self._stop_asked: str | None = None
+        self._has_name = False
         self._start_from(0)
 
     def _start_from(self, first_step: int, claimed: Claimed | None = None) -> None:
@@ -116,11 +124,14 @@ class Node:
     def run(self) -> NodeReport:
         """Claim the name, wait for the global, train until the run ends, send the rest, depart."""
         try:
-            self._begin()
-            self._await_permission()
-            reason = self._train()
-            self._depart(reason)
+            if self._begin():
+                self._await_permission()
+                reason = self._train()
+                self._depart(reason)
+            else:
+                reason = self._stop_asked or ""
         except BaseException as error:
+            self._give_back_the_name(error)
             self._say("failed")
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise disk_error(
@@ -134,12 +145,17 @@ class Node:
             self._exchange.conclude()
             self._port.close()
 
-    def _begin(self) -> None:
-        """Take the name; go on from the checkpoint, or begin anew above all that was used."""
+    def _begin(self) -> bool:
+        """Take the name; go on from the checkpoint, or begin anew above all that was used. False
+        when the node was asked to stop before it had the name.
+        """
         kept = self._keeping.kept
         facts = kept.facts if kept is not None else None
         claim = self._exchange.claim(takeover=self._takeover, kept=facts)
-        claimed: Claimed = self._finish_lane(CLAIM, claim)
+        claimed: Claimed | None = self._finish_lane(CLAIM, claim, while_wanted=True)
+        if claimed is None:
+            return False
+        self._has_name = True
         self._nonce = claimed.nonce
         self._account.known_as(claimed.nonce)
         if kept is not None and claimed.continues:
@@ -157,6 +173,7 @@ class Node:
         if kept is not None and not claimed.continues:
             unsent = str(kept.facts.standing.unsent.steps)
             self._record("checkpoint_outlived", nonce=kept.facts.nonce, unsent=unsent)
+        return True
 
     def _go_on(self, kept: Checkpoint, claimed: Claimed) -> None:
         """The same incarnation. When the repository has more of it than the checkpoint knows, the
@@ -286,12 +303,36 @@ class Node:
             self._port.wait(deadline)
             self._performer.deliver()
 
-    def _finish_lane(self, name: str, lane: Lane, deadline: Micros | None = None) -> Any:
-        """Run a lane and wait for its value; None when the deadline came first. Other lanes may end
-        meanwhile; at these moments nobody waits for what they found.
+    def _give_back_the_name(self, error: BaseException) -> None:
+        """A node that fails by a fault of its own says so, so that nobody waits for it; it may come
+        back. Whoever is killed cannot, and a Hub that refuses needs no more requests.
+        """
+        silent = isinstance(error, NodeInUseError | HubError) or not isinstance(error, Exception)
+        if silent or not self._has_name:
+            return
+        try:
+            depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
+            deadline = Micros(self._port.now() + micros(FAREWELL_SECONDS))
+            self._finish_lane(DEPART, depart, deadline)
+        except Exception as trouble:
+            logger.warning("%s could not say that it failed: %s", self._node_id, trouble)
+
+    def _finish_lane(
+        self,
+        name: str,
+        lane: Lane,
+        deadline: Micros | None = None,
+        *,
+        while_wanted: bool = False,
+    ) -> Any:
+        """Run a lane and wait for its value; None when the deadline came first, or, with
+        ``while_wanted``, the wish to stop. Other lanes may end meanwhile; at these moments nobody
+        waits for what they found.
         """
         self._port.start(name, lane)
         while deadline is None or self._port.now() < deadline:
+            if while_wanted and self._stop_asked is not None:
+                return None
             for outcome in self._port.collect():
                 if outcome.name == name:
                     if outcome.error is not None:

@@ -172,7 +172,7 @@ def main():
         found = {"overhead": overhead, "memory": memory}[given.what](
             given.engine, given.nodes, given.steps
         )
-    print(json.dumps(vars(given) | found))  # noqa: T201 - a script by hand
+    print(json.dumps(vars(given) | found))
 
 
 if __name__ == "__main__":

@@ -311,6 +311,7 @@ class Node:
         if silent or not self._has_name:
             return
         try:
+            self._port.interrupt()  # a lane starts earlier than the step that failed had promised
             depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
             deadline = Micros(self._port.now() + micros(FAREWELL_SECONDS))
             self._finish_lane(DEPART, depart, deadline)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ray_diloco.experiment.main import main
+from ray_diloco.experiment.main import find_user_modules, main
 from ray_diloco.experiment.schema import Config
 
 TINY = ("debug=default", "run.debug=false", "data=synthetic", "data.synthetic_bytes=20000")
@@ -89,3 +89,12 @@ def test_preflight_prints_the_cost_and_runs_nothing(command, tmp_path):
     assert (code, err) == (0, "")
     assert out.startswith("commits   about ")
     assert not (tmp_path / "run").exists()
+
+
+def test_modules_in_the_working_folder_can_be_named_but_hide_no_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    find_user_modules()
+    find_user_modules()
+    assert sys.path[-1] == str(tmp_path)
+    assert sys.path.count(str(tmp_path)) == 1

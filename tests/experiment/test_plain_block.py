@@ -96,6 +96,7 @@ def test_a_node_needs_no_file():
         ({"enabled": True, "role": "Worker", "node_id": "a"}, "worker"),
         ({"enabled": True, "repo_id": "me/run", "node_id": "a"}, "master"),
         ({"enabled": True, "node_id": "a"}, "worker"),
+        ({"role": "worker", "repo_id": "me/run", "node_id": "a"}, "worker"),
     ],
 )
 def test_the_role_is_read_as_the_plain_protocol_reads_it(block, role):

@@ -37,6 +37,8 @@ def _line(error: BaseException) -> str | None:
             return _missing_file(error)
         case OverrideParseException():
             return f"{error.override!r}: expected group=file, group.setting=value or a flag"
+        case OSError() if error.filename is not None:
+            return f"{error.filename}: {error.strerror}; expected a folder that can be written to"
         case HydraException() | OmegaConfBaseException():
             return _composition(error)
         case _:
@@ -52,6 +54,15 @@ def _missing_file(error: MissingConfigException) -> str:
     return f"{line}; did you mean {close[0]}?" if close else line
 
 
+def _nearest(name: str) -> str:
+    near = nearest_setting(name)
+    if near.endswith(f"did you mean {name}?"):
+        return (
+            "the file that was chosen does not fill this in; put + in front: +group.setting=value"
+        )
+    return near
+
+
 def _composition(error: BaseException) -> str:
     """A setting that is not there, or whatever else the composition found wrong."""
     cause = error.__cause__ or error
@@ -59,6 +70,6 @@ def _composition(error: BaseException) -> str:
     named = re.search(r"Could not override '([^'@]+)", str(error))
     if named or "not in struct" in str(cause):
         name = named[1] if named else str(setting)
-        return f"{name}: {NO_TOKENS if is_token_name(name) else nearest_setting(name)}"
+        return f"{name}: {NO_TOKENS if is_token_name(name) else _nearest(name)}"
     reason = str(error).splitlines()[0]
     return f"{setting}: {reason}" if setting else reason

@@ -18,6 +18,7 @@ from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import Port
 from ray_diloco.protocol.run import Recorder
 from ray_diloco.protocol.seeds import seed_of, seeded
+from ray_diloco.tensors.schema import StateSchema
 from ray_diloco.workload.data import Corpus, build_data, evaluation_batches, training_stream
 from ray_diloco.workload.devices import resolve_device
 from ray_diloco.workload.models import build_model
@@ -84,6 +85,8 @@ def build_node(
         codec_decay=plan.diloco.codec_decay,
         mismatch=plan.diloco.install_mismatch,
     )
+    if plan.diloco.compat:
+        _refuse_complex(weights.schema)
     exchange = Exchange(
         node_id=plan.node_id,
         nonce=nonce,
@@ -135,3 +138,14 @@ def keeping_of(plan: NodePlan, *, schema: str) -> Keeping:
     if kept is not None and kept.facts.schema != schema:
         raise ConfigError("run.resume", str(kept.folder), "expected the model that it was made of")
     return Keeping(shelf=shelf, every_steps=settings.every_steps, kept=kept)
+
+
+def _refuse_complex(schema: StateSchema) -> None:
+    for entry in schema.floating:
+        if entry.dtype.is_complex:
+            raise ConfigError(
+                "diloco.compat",
+                True,
+                f"expected false for a model with complex entries ({entry.name}): "
+                "a plain peer drops the imaginary part",
+            )

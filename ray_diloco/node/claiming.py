@@ -153,6 +153,12 @@ class Claim:
         """Say that this node is done."""
         yield from self._write(nonce, run_id=run_id, state="done", last_local_step=last_local_step)
 
+    def beat(self, nonce: str, *, run_id: str, last_local_step: int, number: int) -> Steps:
+        """Show that this node lives, though it has long had nothing to send."""
+        yield from self._write(
+            nonce, run_id=run_id, state="active", last_local_step=last_local_step, beat=number
+        )
+
     def _watch(self, first: _Found) -> Steps:
         """Returns when the name has been silent for ``node_timeout``, or is given back."""
         logger.info(
@@ -224,7 +230,13 @@ class Claim:
             return None
 
     def _write(
-        self, nonce: str, *, run_id: str, state: Literal["active", "done"], last_local_step: int
+        self,
+        nonce: str,
+        *,
+        run_id: str,
+        state: Literal["active", "done"],
+        last_local_step: int,
+        beat: int = 0,
     ) -> Steps:
         claim = NodeCard(
             nonce=nonce,
@@ -232,6 +244,7 @@ class Claim:
             state=state,
             run_id=run_id or None,
             last_local_step=last_local_step,
+            beat=beat,
         )
         addition = Addition(path=self._path, source=claim.to_json())
         message = f"{self._node_id} is {state}"

@@ -28,7 +28,7 @@ from ray_diloco.node.actions import Job
 from ray_diloco.node.checkpoint import Facts, file_sha256, link
 from ray_diloco.node.claiming import Claim, Claimed, read_card
 from ray_diloco.node.weights import Weights
-from ray_diloco.protocol.clock import Access, Clock, Effect, Micros, Sleep, Transfer
+from ray_diloco.protocol.clock import Access, Clock, Effect, Micros, Sleep, Transfer, micros
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
 from ray_diloco.protocol.paths import CARD_PATH, NODES_FOLDER, delta_path, parse_delta_path
@@ -98,6 +98,10 @@ class Exchange:
         self._signer = signer
         self._trust = trust
         self._share = Share(clock, commits_per_hour, node_share)
+        self._beat_after = micros(node_timeout / 2)
+        self._last_sign = clock.now()
+        self._beats = 0
+        self._used = 0
         self.state_dir = state_dir
         self._outgoing = state_dir / "outgoing"
         self._incoming = state_dir / "incoming"
@@ -154,12 +158,35 @@ class Exchange:
             takeover=takeover,
         )
         self._nonce = claimed.nonce
+        self._used, self._last_sign = claimed.used, self._clock.now()
         if kept is not None and claimed.continues:
             self.last_number = max(kept.last_number, claimed.own)
             self._peer_led = kept.peer_led
             self._check_codec()
             self._run_id = self._run_id or kept.run_id
         return claimed
+
+    @property
+    def beat_due(self) -> Micros:
+        """When the node should show that it lives, unless it has sent something by then: early
+        enough that nobody takes it for gone.
+        """
+        return Micros(self._last_sign + self._beat_after)
+
+    def beat(self) -> Steps:
+        """Show that this node lives. Trouble on the way is no matter: the next one is due soon."""
+        self._beats += 1
+        self._last_sign = self._clock.now()
+        try:
+            yield from self._claim.beat(
+                self._nonce,
+                run_id=self._run_id,
+                last_local_step=max(self._used, self.last_number),
+                number=self._beats,
+            )
+            self._share.spend()
+        except (QuotaExceeded, TransientHubError) as error:
+            self._retry.note(error)
 
     def depart(self, *, last_local_step: int) -> Steps:
         """Say that this node is done."""
@@ -245,6 +272,7 @@ class Exchange:
                 yield from self._ask(lambda: self._repository.stage([addition]))
                 yield Access(lambda: self._repository.commit(message, additions=[addition]))
                 self._share.spend()
+                self._last_sign = self._clock.now()
                 return Uploaded(outcome="landed")
             except QuotaExceeded as error:
                 fault, wait, late = error, self._retry.quota_delay(error), True
@@ -257,6 +285,7 @@ class Exchange:
             attempt += 1
             if may_have_landed and (yield from self._has_landed(addition, number)):
                 self._share.spend()
+                self._last_sign = self._clock.now()
                 return Uploaded(outcome="landed")
             if late and not may_have_landed:
                 return Uploaded(outcome="refused", reason=str(fault))

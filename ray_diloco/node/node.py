@@ -209,6 +209,7 @@ class Node:
                     )
                 )
             self._performer.save_when_due()
+            self._performer.beat_when_due()
             self._say("training")
             self._await_permission()
         return reason
@@ -227,7 +228,7 @@ class Node:
         """
         limits, local_step = self._limits, self._coordinator.local_step
         steps = min(self._coordinator.quiet_steps(), self._saver.quiet_steps(local_step))
-        until = self._coordinator.next_poll
+        until = min(self._coordinator.next_poll, self._exchange.beat_due)
         if limits.max_steps is not None:
             steps = max(1, min(steps, limits.max_steps - self._trainer.local_step))
         if limits.max_seconds is not None:

@@ -28,7 +28,7 @@ from ray_diloco.tensors.dtypes import State
 
 logger = logging.getLogger(__name__)
 
-UPLOAD, POLL = "upload", "poll"
+UPLOAD, POLL, BEAT = "upload", "poll", "beat"
 
 
 class Performer:
@@ -55,6 +55,7 @@ class Performer:
         self._port = port
         self._record = record
         self._encoded: deque[None] = deque()
+        self._beating = False
         self._fetched: State | None = None
 
     def deliver(self) -> None:
@@ -100,6 +101,13 @@ class Performer:
                     self._trainer.reset_optimizer()
                 case Record() | Fail():
                     self._tell(action)
+
+    def beat_when_due(self) -> None:
+        """Show that the node lives when a round takes long."""
+        due = self._port.now() >= self._exchange.beat_due
+        if due and not self._beating and not self._coordinator.uploading:
+            self._beating = True
+            self._port.start(BEAT, self._exchange.beat())
 
     def _tell(self, action: Record | Fail) -> None:
         if isinstance(action, Fail):
@@ -152,6 +160,8 @@ class Performer:
                 self._take_upload(uploaded)
             case Polled() as polled:
                 self._take_poll(polled)
+            case None:
+                self._beating = False
             case other:
                 raise RayDilocoError(f"lane {outcome.name!r} gave {other!r}")
 

@@ -22,6 +22,8 @@ class NodeCard:
     run_id: str | None = None
     last_local_step: int = 0
     """The highest local step that this node has sent or given up; 0 at the start."""
+    beat: int = 0
+    """Counts the signs of life of a node that has long had nothing else to send."""
 
     def to_json(self) -> bytes:
         fields: dict[str, Any] = {
@@ -32,6 +34,8 @@ class NodeCard:
         }
         if self.run_id is not None:
             fields["run_id"] = self.run_id
+        if self.beat:
+            fields["beat"] = self.beat
         return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
 
     @classmethod

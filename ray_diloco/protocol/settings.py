@@ -20,6 +20,10 @@ CODEC_NAMES = (
 """The codecs that `ray_diloco.tensors.codec` has."""
 
 
+LONGEST_SECONDS = 1e9
+"""Thirty years: longer than any run, and short enough for every clock."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DilocoSettings:
     """Group ``diloco``. Durations in seconds."""
@@ -141,8 +145,12 @@ class DilocoSettings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"diloco.{name}", getattr(self, name), "expected at least 1")
         for name in ("poll_interval", "bootstrap_timeout", "stop_timeout", "node_timeout"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"diloco.{name}", getattr(self, name), "expected seconds above 0")
+            if not 0 < getattr(self, name) <= LONGEST_SECONDS:
+                raise ConfigError(
+                    f"diloco.{name}",
+                    getattr(self, name),
+                    f"expected seconds above 0, and at most {LONGEST_SECONDS:.0e}",
+                )
         if not 0 < self.outer_lr < float("inf"):
             raise ConfigError("diloco.outer_lr", self.outer_lr, "expected a number above 0")
         if not 0 <= self.outer_momentum < 1:

@@ -29,7 +29,12 @@ def build_model(settings: ModelSettings, *, seed: int) -> nn.Module:
         case _:
             model = _own_model(settings)
             model.draw_weights(generator_for(seed, "model"))
-    return model.to(getattr(torch, settings.dtype))
+    return _stored_in(model, getattr(torch, settings.dtype))
+
+
+def _stored_in(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Real numbers in this dtype; complex ones and integers stay what they are."""
+    return model._apply(lambda each: each.to(dtype) if each.is_floating_point() else each)
 
 
 def estimate_bytes(settings: ModelSettings) -> int | None:

@@ -81,3 +81,22 @@ def test_checkpointing_is_handed_to_a_custom_model_that_knows_it_and_refused_oth
     assert made.checkpointing
     with pytest.raises(ConfigError, match=r"model\.activation_checkpointing"):
         build_model(ModelSettings(**fields, custom=_LINEAR.custom), seed=0)
+
+
+class Turned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64) * 1j)
+        self.scale = nn.Parameter(torch.ones(2, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_only_real_numbers_take_the_dtype_that_weights_are_stored_in(dtype):
+    custom = {"_target_": f"{__name__}.Turned"}
+    settings = ModelSettings(name="custom", dtype=dtype, custom=custom, allow_targets=[__name__])
+    model = build_model(settings, seed=0)
+    assert model.turn.dtype == torch.complex64
+    assert bool((model.turn == 1j).all())
+    assert model.scale.dtype == getattr(torch, dtype)
+    assert model.count.dtype == torch.int64

@@ -7,6 +7,7 @@ Everything goes through the unmodified `huggingface_hub` client, in this thread,
 - Which file is large follows from its name, so that a commit with staged blobs is one request.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -29,7 +30,7 @@ from ray_diloco.errors import (
     TransientHubError,
 )
 from ray_diloco.hub.arrival import receive
-from ray_diloco.hub.digest import is_large
+from ray_diloco.hub.digest import git_blob_id, is_large
 from ray_diloco.hub.door import HubDoor
 from ray_diloco.hub.faults import Asked, fault_of_status
 from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Traffic
@@ -38,6 +39,8 @@ from ray_diloco.hub.transport import Timeouts
 
 T = TypeVar("T")
 MOST_HOPS = 3
+GIT_ID = re.compile(r"[0-9a-f]{40}")
+"""What the ETag of a file that is not large looks like: the name that git gives its bytes."""
 
 
 class HubRepository:
@@ -106,12 +109,14 @@ class HubRepository:
         return found[0].last_commit.oid
 
     def read(self, path: str, *, commit: str, limit: int) -> bytes:
-        def collect(chunks: Iterable[bytes]) -> bytes:
+        def collect(chunks: Iterable[bytes], etag: str) -> bytes:
             content = b""
             for chunk in chunks:
                 content += chunk
                 if len(content) > limit:
                     raise ContentError(f"{path}: more than {limit} bytes, which it should not have")
+            if GIT_ID.fullmatch(etag) and git_blob_id(content) != etag:
+                raise TransientHubError(f"{path}: its bytes were damaged on the way", "refused")
             return content
 
         return self._stream(path, commit, collect, seconds=self._door.timeouts.total)
@@ -125,7 +130,7 @@ class HubRepository:
         size: int | None = None,
         sha256: str | None = None,
     ) -> str:
-        def write(chunks: Iterable[bytes]) -> str:
+        def write(chunks: Iterable[bytes], _etag: str) -> str:
             return receive(chunks, destination, path=path, size=size, sha256=sha256)
 
         return self._stream(path, commit, write, seconds=self._door.timeouts.transfer)
@@ -253,7 +258,7 @@ class HubRepository:
         self,
         path: str,
         commit: str,
-        consume: Callable[[Iterable[bytes]], T],
+        consume: Callable[[Iterable[bytes], str], T],
         *,
         seconds: float,
     ) -> T:
@@ -262,7 +267,8 @@ class HubRepository:
 
         def download() -> T:
             with get_session().stream("GET", url, headers=headers) as response:
-                return consume(self._counted(response.iter_bytes()))
+                etag = response.headers.get("ETag", "").removeprefix("W/").strip('"')
+                return consume(self._counted(response.iter_bytes()), etag)
 
         return self._door.ask(download, seconds=seconds)
 

@@ -127,6 +127,16 @@ def test_a_damaged_file_is_noticed_and_fetched_again(
     assert fetch() == SHA256
 
 
+@pytest.mark.parametrize("kind", [FaultKind.truncate, FaultKind.flip])
+def test_a_damaged_small_file_is_noticed_too(hub: EmbeddedHub, kind: FaultKind) -> None:
+    repository = repository_at(hub)
+    content = b'{"outer_step": 17}'
+    commit = repository.commit("one", additions=[Addition(path="x.json", source=content)])
+    hub.plan_faults(once("resolve", Fault(kind=kind)))
+    outcome_of(lambda: repository.read("x.json", commit=commit, limit=100))
+    assert repository.read("x.json", commit=commit, limit=100) == content
+
+
 def test_a_silent_hub_costs_no_more_than_the_read_timeout(hub: EmbeddedHub) -> None:
     repository = repository_at(hub, Timeouts(read=0.2))
     for route, call in (

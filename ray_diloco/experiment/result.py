@@ -77,7 +77,7 @@ def summarise(
         "seed": identity.seed,
         "eval_loss": losses.final,
         "initial_eval_loss": losses.initial,
-        "tokens": sum(node.tokens for node in nodes),
+        "tokens": _tokens(ending, last),
         "run_seconds": seconds,
         **sums,
         "commits_per_hour": sums["commits"] * 3600 / seconds if seconds else None,
@@ -111,7 +111,18 @@ def _range_sum(ending: Ending) -> str | list[str]:
     if ending.master is None:
         return "unchecked: no master ran here, or it left no report"
     violations = check_range_sum(ending.nodes, ending.master)
+    silent = sorted(name for name in ending.failures if "/" not in name)
+    if silent and not violations:
+        return f"unchecked: no report of {', '.join(silent)}; ok for the others"
     return violations or "ok"
+
+
+def _tokens(ending: Ending, last: View) -> int:
+    """Of all nodes; of one that left no report, what it said of itself last."""
+    reported = {node.node_id for node in ending.nodes}
+    return sum(node.tokens for node in ending.nodes) + sum(
+        status.tokens for status in last.nodes if status.node_id not in reported
+    )
 
 
 def _exchange(master: MasterReport | None, last: View) -> dict[str, Any]:

@@ -173,6 +173,8 @@ def test_a_node_that_fails_is_named_and_the_others_go_on(command, tmp_path):
     assert code == 1, err
     assert result["status"] == "failed"
     assert "the sixth step goes wrong" in json.dumps(result["failures"])
+    assert result["range_sum"].startswith("unchecked: no report of n")
+    assert result["tokens"] > sum(node["tokens"] for node in _nodes(result))
     assert sorted(node["local_steps"] for node in _nodes(result)) == [12, 12]
     assert result["eval_loss"] < result["initial_eval_loss"]
 

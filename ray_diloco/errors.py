@@ -11,6 +11,7 @@
     |  |- DeltaError              a node delta that must not be merged
     |  |- GlobalError             a global model or its metadata that must not be installed
     |  `- SafetensorsError        a file that is not well-formed safetensors
+    |- SweepError                 trials of a sweep did not end well
     `- HubError                   trouble of the network or of the Hub
        |- PermanentHubError       will fail again: 400, 401, 403
        |  `- RepositoryMissing    no such repository, or the token may not see it
@@ -90,6 +91,17 @@ class GlobalError(ContentError):
 
 class SafetensorsError(ContentError):
     """A file that is not well-formed safetensors."""
+
+
+class SweepError(RayDilocoError):
+    """Trials of a sweep did not end well. ``refused``: all of these for their configuration."""
+
+    def __init__(self, message: str, refused: bool = False) -> None:
+        super().__init__(message, refused)
+        self.refused = refused
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class HubError(RayDilocoError):

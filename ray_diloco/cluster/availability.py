@@ -23,14 +23,17 @@ def read_availability(path: str) -> dict[str, Stretches]:
     found: dict[str, Stretches] = {}
     try:
         with Path(path).expanduser().open(newline="", encoding="utf-8") as lines:
-            for row in csv.DictReader(lines):
+            table = csv.DictReader(lines)
+            if not {"node", "from", "until"} <= set(table.fieldnames or ()):
+                raise ValueError("not these columns")
+            for row in table:
                 start, end = float(row["from"]), float(row["until"])
                 found.setdefault(row["node"], []).append((start, end))
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise ConfigError(SETTING, path, f"{COLUMNS}: {error}") from None
     for node_id, stretches in found.items():
         bounds = [bound for stretch in stretches for bound in stretch]
-        if bounds[0] < 0 or any(before >= after for before, after in pairwise(bounds)):
+        if not (bounds[0] >= 0 and all(before < after for before, after in pairwise(bounds))):
             raise ConfigError(SETTING, path, f"{COLUMNS}; those of {node_id} are not")
     return found
 

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from ray_diloco.cluster.hub_service import embedded_hub
+from ray_diloco.cluster.placing import beside_this_process
+from ray_diloco.errors import TrainingError
 from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubSettings
@@ -56,6 +59,10 @@ class _ClockActor:
         """Listen; gives the endpoint."""
         self._hub = embedded_hub(folder, settings, seed=seed, token=token, clock=self)
         return (await asyncio.to_thread(self._hub.start)).endpoint
+
+    async def restarts(self) -> int:
+        """Never: time does not go on without it."""
+        return 0
 
     async def close_hub(self) -> None:
         """Stop serving."""
@@ -130,7 +137,7 @@ ClockActor: Any = actor_class(num_cpus=0, max_restarts=0, max_concurrency=10_000
 @contextmanager
 def clock_actor(header: str) -> Generator[Any, None, None]:
     """The actor of a run's clock, for as long as the context lasts."""
-    actor: Any = ClockActor.remote(header=header)
+    actor: Any = ClockActor.options(**beside_this_process()).remote(header=header)
     try:
         yield actor
     finally:
@@ -138,9 +145,12 @@ def clock_actor(header: str) -> Generator[Any, None, None]:
             ray.kill(actor)
 
 
-def trace_hash_of(actor: Any) -> str:
-    """sha256 over the header and all accesses so far."""
-    return ray.get(actor.trace_hash.remote())
+def trace_hash_of(actor: Any) -> str | None:
+    """sha256 over the header and all accesses so far; None when the actor has died."""
+    try:
+        return ray.get(actor.trace_hash.remote())
+    except RayActorError:
+        return None
 
 
 def remote_times(actor: Any, starts: Mapping[str, Micros]) -> "RemoteTimes":
@@ -160,7 +170,11 @@ class RemoteClock:
         self._actor.tell.remote(claim)
 
     def ask(self, claim: Claim) -> Grant:
-        return ray.get(self._actor.ask.remote(claim))
+        """TrainingError when the actor has died: nothing can go on without it."""
+        try:
+            return ray.get(self._actor.ask.remote(claim))
+        except RayActorError:
+            raise TrainingError("the virtual clock's process died") from None
 
     def interrupt(self, participant: str) -> None:
         self._actor.interrupt.remote(participant)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ray_diloco.cluster.engine import Ending
 from ray_diloco.errors import RayDilocoError
+from ray_diloco.logs import mask_tokens
 from ray_diloco.protocol.run import MasterReport, NodeReport
 
 logger = logging.getLogger(__name__)
@@ -28,12 +29,13 @@ class Endings:
         self.reports[participant] = report
 
     def fail(self, participant: str, error: BaseException | str) -> None:
-        """Keep what went wrong as one line; the traceback goes to the log."""
+        """Keep what went wrong as one line, no token in it; the traceback goes to the log."""
         if isinstance(error, BaseException):
             known = isinstance(error, RayDilocoError)
             logger.error("%s failed: %s", participant, error, exc_info=None if known else error)
             error = str(error) if known else f"{type(error).__name__}: {error}"
-        self.failures[participant] = error.strip().splitlines()[0] if error.strip() else "failed"
+        line = error.strip().splitlines()[0] if error.strip() else "failed"
+        self.failures[participant] = mask_tokens(line)
 
     def crash(self, participant: str, *, for_good: bool) -> None:
         """It died as the scenario says."""

@@ -25,12 +25,14 @@ class View:
 class Ending:
     """How a run ended. ``failures``: participant id -> what went wrong, in one line, with a
     traceback in the log. ``crashes``: node id -> how often it died as the scenario says.
+    ``restarts``: participant id -> of what it died each time that it was started again.
     """
 
     nodes: tuple[NodeReport, ...]
     master: MasterReport | None
     failures: dict[str, str]
     crashes: dict[str, int] = field(default_factory=dict[str, int])
+    restarts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
 
 class Engine(Protocol):

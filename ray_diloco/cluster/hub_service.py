@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray_diloco.errors import ConfigError, EntryMissing
+from ray_diloco.errors import ConfigError, EntryMissing, TransientHubError
+from ray_diloco.hub.cards import check_same_run
 from ray_diloco.hub.connect import connect, endpoint_of
 from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.embedded.storm import plan_of, rules_of
@@ -18,10 +19,9 @@ from ray_diloco.hub.memory import MemoryStore
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubKind, HubSettings
-from ray_diloco.master.opening import check_same_run
 from ray_diloco.protocol.clock import Clock, micros
 from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
-from ray_diloco.protocol.paths import CARD_PATH
+from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH
 from ray_diloco.protocol.run import RunIdentity
 from ray_diloco.timing.wall import WallPort
 
@@ -31,14 +31,21 @@ ENTERING = micros(10)
 """For how long passing trouble is waited out before anything runs."""
 
 
+def _never() -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAccess:
-    """The way to a repository that is there. ``store``: what `hub=memory` keeps it in."""
+    """The way to a repository that is there. ``store``: what `hub=memory` keeps it in.
+    ``restarts``: tells how often the hub's process died and was started again.
+    """
 
     repo_id: str
     endpoint: str | None = None
     token: Secret | None = None
     store: MemoryStore | None = None
+    restarts: Callable[[], int] = _never
 
 
 @contextmanager
@@ -52,13 +59,15 @@ def open_hub(
     host: Any = None,
     clock: Clock | None = None,
     seed: int = 0,
+    restarts: int = 0,
 ) -> Generator[HubAccess, None, None]:
     """A private, writable repository for a run; an embedded hub ends with the context.
 
     ``leads``: this run has the master, which may make the repository. ``in_actor``: serve the
     embedded hub from a Ray actor: ``host`` (see `hub_actor.served_by_actor`), or one of its own.
     ``clock``: dates the commits of a hub in this process. ``seed``: for the faults that it is asked
-    for. UsageError and HubError say what is missing.
+    for. ``restarts``: how often an actor of its own is started again. UsageError and HubError say
+    what is missing.
     """
     repo_id = settings.repo_id or _repo_name(run_id)
     if settings.kind == HubKind.memory:
@@ -67,20 +76,31 @@ def open_hub(
         _require_leading(leads)
         folder = run_dir / "hub"
         serving = (
-            _served_by_actor(folder, settings, host, seed)
+            _served_by_actor(folder, settings, host, seed, restarts)
             if in_actor
             else _served_here(folder, settings, clock, seed)
         )
-        with serving as (endpoint, token):
-            yield _enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, leads=True)
+        with serving as (endpoint, token, told):
+            access = _enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, leads=True)
+            yield replace(access, restarts=told)
     else:
-        yield _enter(
-            settings,
-            endpoint=endpoint_of(settings),
-            token=find_token(),
-            repo_id=repo_id,
-            leads=leads,
-        )
+        yield enter_hub(settings, repo_id=repo_id, leads=leads)
+
+
+def enter_hub(
+    settings: HubSettings, *, repo_id: str, leads: bool, token: Secret | None = None
+) -> HubAccess:
+    """A repository on a hub that runs already. ``token`` None: the user's. UsageError and HubError
+    say what is missing.
+    """
+    endpoint = endpoint_of(settings)
+    token = token or find_token(endpoint)
+    try:
+        return _enter(settings, endpoint=endpoint, token=token, repo_id=repo_id, leads=leads)
+    except TransientHubError as error:
+        raise ConfigError(
+            "hub.endpoint", endpoint, f"expected a hub that answers: {error}"
+        ) from None
 
 
 def embedded_hub(
@@ -103,22 +123,26 @@ def embedded_hub(
     )
 
 
+Serving = tuple[str, Secret, Callable[[], int]]
+"""Endpoint, token, and how often its process was started again."""
+
+
 @contextmanager
 def _served_here(
     folder: Path, settings: HubSettings, clock: Clock | None, seed: int
-) -> Generator[tuple[str, Secret], None, None]:
+) -> Generator[Serving, None, None]:
     with embedded_hub(folder, settings, seed=seed, clock=clock) as hub:
-        yield hub.endpoint, hub.token
+        yield hub.endpoint, hub.token, _never
 
 
 @contextmanager
 def _served_by_actor(
-    folder: Path, settings: HubSettings, host: Any, seed: int
-) -> Generator[tuple[str, Secret], None, None]:
+    folder: Path, settings: HubSettings, host: Any, seed: int, restarts: int
+) -> Generator[Serving, None, None]:
     from ray_diloco.cluster.hub_actor import served_by_actor  # Ray only where it is used
 
-    with served_by_actor(folder, settings, seed=seed, host=host) as served:
-        yield served
+    with served_by_actor(folder, settings, seed=seed, host=host, restarts=restarts) as served:
+        yield served.endpoint, served.token, served.restarts
 
 
 def require_own_run(
@@ -140,6 +164,22 @@ def require_own_run(
     card = _patiently(settings, access.endpoint, read)
     if card is not None:
         check_same_run(card, run, repo_id=access.repo_id, resume=resumes)
+
+
+def fetch_model(
+    settings: HubSettings, access: HubAccess, *, sha256: str, destination: Path
+) -> None:
+    """The newest global, which must have this hash. HubError when it cannot be had."""
+    assert access.endpoint is not None, "whoever shares a memory needs no copy"
+    repository = connect(
+        settings, repo_id=access.repo_id, endpoint=access.endpoint, token=access.token
+    )
+
+    def fetch() -> None:
+        commit = repository.head_commit()
+        repository.fetch(MODEL_PATH, commit=commit, destination=destination, sha256=sha256)
+
+    _patiently(settings, access.endpoint, fetch)
 
 
 def _enter(
@@ -174,4 +214,5 @@ def _require_leading(leads: bool) -> None:
 
 def _repo_name(run_id: str) -> str:
     """A name that the Hub accepts."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", run_id).strip("-.") or "run"
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", run_id)
+    return re.sub(r"([.-])\1+", r"\1", words).strip("-.") or "run"

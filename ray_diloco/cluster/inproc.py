@@ -59,10 +59,11 @@ class InprocEngine:
     def look(self, timeout: float) -> View:
         with self._changed:
             ended = self._changed.wait_for(self._all_ended, timeout)
-        hosts = [*self._dead, *self._nodes.values(), *([self._master] if self._master else [])]
+            nodes = list(self._nodes.values())
+            hosts = [*self._dead, *nodes, *([self._master] if self._master else [])]
         events: list[Event] = [event for host in hosts for event in host.events()]
         return View(
-            nodes=tuple(host.status() for host in self._nodes.values()),
+            nodes=tuple(host.status() for host in nodes),
             master=self._master.status() if self._master else None,
             events=tuple(events),
             ended=ended,
@@ -114,11 +115,14 @@ class InprocEngine:
                     return host.run(port, nonce=nonce, store=self._store)
                 except ScriptedCrash as crash:
                     back = crash.back
+            host.died(back)
             self._endings.crash(node_id, for_good=back is None)
             if back is None:
                 return None
-            self._dead.append(host)
-            self._nodes[node_id] = NodeHost(successor(plan))
+            next_host = NodeHost(successor(plan))
+            with self._changed:
+                self._dead.append(host)
+                self._nodes[node_id] = next_host
         return None
 
     def _master_body(self, plan: MasterPlan, times: Times) -> Callable[[], None]:

@@ -4,12 +4,19 @@
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from ray_diloco.cluster.availability import read_availability, there_only
+from ray_diloco.cluster.labels import require_conditions
+from ray_diloco.cluster.placement import Strategy
 from ray_diloco.errors import ConfigError
+from ray_diloco.hub.settings import LARGEST_PORT
 from ray_diloco.protocol.paths import NODE_ID_RULE, is_node_id
-from ray_diloco.timing.profile import NodeProfile
+from ray_diloco.protocol.settings import DURATION, LONGEST_SECONDS
+from ray_diloco.timing.profile import GPUS, RATE, NodeProfile, fits_gpus, fits_rate
 
+MOST_NODES = 10_000
+"""Each is a thread or a process."""
 LEAST_OBJECT_STORE = 78_643_200
 """Bytes; Ray refuses less."""
 
@@ -48,11 +55,13 @@ class ClusterSettings:
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
-        if self.nodes < 1:
-            raise ConfigError("cluster.nodes", self.nodes, "expected at least 1")
-        if not 0 <= self.master_seconds < float("inf"):
+        if not 1 <= self.nodes <= MOST_NODES:
+            raise ConfigError("cluster.nodes", self.nodes, f"expected 1 to {MOST_NODES}")
+        if not 0 <= self.master_seconds <= LONGEST_SECONDS:
             raise ConfigError(
-                "cluster.master_seconds", self.master_seconds, "expected seconds, at least 0"
+                "cluster.master_seconds",
+                self.master_seconds,
+                f"expected 0 to {LONGEST_SECONDS:g} seconds",
             )
         self._check_ids()
         self._check_profiles()
@@ -88,8 +97,8 @@ class ClusterSettings:
     def _check_shared(self) -> None:
         for name in ("hub_up_mbps", "hub_down_mbps"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"cluster.{name}", value, "expected a number above 0, or null")
+            if value is not None and not fits_rate(value):
+                raise ConfigError(f"cluster.{name}", value, f"expected {RATE}, or null")
         for node_id in read_availability(self.availability) if self.availability else ():
             _require_known("cluster.availability", node_id, self)
         for node_id, profile in node_profiles(self):
@@ -115,15 +124,46 @@ class RaySettings:
 
     address: str | None = None
     """A Ray cluster to join, such as auto or ray://host:10001; null: start one on this machine."""
+    strategy: Strategy = Strategy.spread
+    """How nodes are dealt to machines: spread (evenly), strict_spread (one machine each) or pack
+    (few machines)."""
+    master_label_selector: dict[str, str] = field(default_factory=dict)
+    """Labels of the master's machine, as in `cluster.profiles[i].label_selector`; empty: the
+    machine of this process, where the embedded hub is too."""
+    master_num_gpus: float = 0.0
+    """GPUs, also a part of one, that the master asks a joined Ray for; 0: it evaluates on the CPU
+    there."""
+    autoscales: bool = False
+    """The joined Ray starts machines when they are asked for: what none of those that are there can
+    take is waited for, not refused. Only actors that ask for something make it start one."""
+    start_seconds: float = 600.0
+    """Within so many seconds all actors must have started, and a machine must be there for one that
+    has lost its own and fits on no other."""
+    restarts: int = 5
+    """How often each node, the master and the embedded hub are started again, on a machine that
+    lives, when their process has died; after 1 s, then each time twice as long, 60 s at most. In
+    virtual time only what the scenario says happens."""
     num_cpus: int | None = None
     """CPUs that a Ray started here believes in; null: as many as there are."""
     object_store_memory: int = LEAST_OBJECT_STORE
     """Bytes for Ray's object store, when started here; no tensor goes through it."""
     include_dashboard: bool = False
     """Start Ray's dashboard; takes a gigabyte."""
+    metrics_port: int | None = None
+    """Port at which Prometheus reads the metrics of a Ray started here; null: any free one."""
+    detach: bool = False
+    """Return as soon as the run trains; it goes on in the background, for ray-diloco-status and
+    ray-diloco-stop."""
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
+        if self.address is not None and not _is_ray(self.address):
+            raise ConfigError(
+                "ray.address",
+                self.address,
+                "expected auto, <host>:<port>, ray://<host>:<port>, or null to start a Ray here",
+            )
+        self._check_placement()
         if self.num_cpus is not None and self.num_cpus < 1:
             raise ConfigError("ray.num_cpus", self.num_cpus, "expected at least 1, or null")
         if self.object_store_memory < LEAST_OBJECT_STORE:
@@ -132,6 +172,43 @@ class RaySettings:
                 self.object_store_memory,
                 f"expected at least {LEAST_OBJECT_STORE} bytes",
             )
+        if self.metrics_port is not None:
+            self._check_metrics_port(self.metrics_port)
+
+    def _check_metrics_port(self, port: int) -> None:
+        """Ray would run on without its metrics."""
+        if self.address is not None:
+            expected = "expected null with ray.address: ray start --metrics-export-port sets it"
+            raise ConfigError("ray.metrics_port", port, expected)
+        if not 1 <= port <= LARGEST_PORT:
+            raise ConfigError("ray.metrics_port", port, f"expected 1 to {LARGEST_PORT}, or null")
+
+    def _check_placement(self) -> None:
+        require_conditions("ray.master_label_selector", self.master_label_selector)
+        if not fits_gpus(self.master_num_gpus):
+            raise ConfigError("ray.master_num_gpus", self.master_num_gpus, f"expected {GPUS}")
+        if self.restarts < 0:
+            raise ConfigError("ray.restarts", self.restarts, "expected at least 0")
+        if not 0 < self.start_seconds <= LONGEST_SECONDS:
+            raise ConfigError("ray.start_seconds", self.start_seconds, f"expected {DURATION}")
+        if self.autoscales and self.strategy is Strategy.strict_spread:
+            raise ConfigError(
+                "ray.strategy",
+                self.strategy.value,
+                "expected spread or pack with ray.autoscales: which machines there are is not "
+                "known before they are asked for",
+            )
+
+
+def _is_ray(address: str) -> bool:
+    """Whether a Ray could be there."""
+    place = address if address.startswith("ray://") else f"ray://{address}"
+    try:
+        parts = urlsplit(place)
+        named = bool(parts.hostname) and bool(parts.port) and parts.username is None
+    except ValueError:  # a port that is no number, brackets that do not close
+        return False
+    return address == "auto" or (named and not parts.path and not parts.query)
 
 
 def node_ids(settings: ClusterSettings) -> tuple[str, ...]:
@@ -187,6 +264,7 @@ def _check_profile(setting: str, profile: NodeProfile) -> None:
     """The profile's own check, its settings named as they are written in the configuration."""
     try:
         profile.check("x")
+        require_conditions(f"{setting}.label_selector", profile.label_selector)
     except ConfigError as error:
         name = error.setting.rsplit(".", 1)[-1]
         raise ConfigError(f"{setting}.{name}", error.value, error.expected) from None

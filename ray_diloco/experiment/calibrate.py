@@ -6,7 +6,7 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -14,9 +14,13 @@ from omegaconf import OmegaConf
 from ray_diloco.cluster.hub_service import HubAccess, open_hub
 from ray_diloco.experiment.build import build_plans, complete, identify
 from ray_diloco.experiment.checks import check_config
-from ray_diloco.experiment.schema import Config
+from ray_diloco.experiment.events import read_events
+from ray_diloco.experiment.run import run
+from ray_diloco.experiment.run_files import EVENTS
+from ray_diloco.experiment.schema import Config, EngineName, TimeKind
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.repository import Addition, Repository
+from ray_diloco.hub.settings import HubKind
 from ray_diloco.node.build import prepare_node
 from ray_diloco.node.plan import NodePlan
 from ray_diloco.node.trainer import Trainer
@@ -28,22 +32,30 @@ WARM_UP = 3
 """Steps that are not measured: the first ones allocate."""
 ROUNDS = 5
 """Transfers of each kind; the median counts."""
+MERGES, INNER_STEPS, POLL_SECONDS = 6, 2, 0.1
+"""Of the short run that tells what a merge takes."""
+REST = 4.0
+"""Its local steps, as multiples of what one takes."""
 SMALL, LARGE = 1_000, 4_000_000
 """Bytes of the transfers that tell latency and bandwidth apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was measured: a profile, and how many steps lie behind it."""
+    """What was measured: a profile, what a merge takes the master (None: not measured), and how
+    many steps lie behind the profile.
+    """
 
     profile: NodeProfile
+    master_seconds: float | None
     steps: int
     at_once: int
 
 
 def calibrate(config: Config, *, steps: int, at_once: int) -> Calibration:
     """Train ``at_once`` nodes beside each other for so many steps, then exchange files with the
-    hub that the configuration names. ConfigError and HubError as for a run.
+    hub that the configuration names, and play a few rounds where that hub is an embedded one.
+    ConfigError and HubError as for a run.
     """
     config, clock = complete(config), WallClock()
     check_config(config)
@@ -56,6 +68,8 @@ def calibrate(config: Config, *, steps: int, at_once: int) -> Calibration:
             plans = build_plans(config, identity, access, run_dir)
             mean, sigma = step_seconds(plans.nodes[0], steps=steps, at_once=at_once, clock=clock)
             profile = measure_link(plans.nodes[0], access, run_dir, clock)
+        embedded = config.hub.kind is HubKind.embedded
+        merge = merge_seconds(config, run_dir / "rounds", step=REST * mean) if embedded else None
     jitter = {"jitter": "lognormal", "jitter_parameter": sigma} if sigma else {}
     measured = NodeProfile(
         seconds_per_step=mean,
@@ -64,7 +78,9 @@ def calibrate(config: Config, *, steps: int, at_once: int) -> Calibration:
         latency_ms=profile.latency_ms,
         **jitter,
     )
-    return Calibration(profile=measured, steps=steps * at_once, at_once=at_once)
+    return Calibration(
+        profile=measured, master_seconds=merge, steps=steps * at_once, at_once=at_once
+    )
 
 
 def step_seconds(plan: NodePlan, *, steps: int, at_once: int, clock: Clock) -> tuple[float, float]:
@@ -105,6 +121,28 @@ def measure_link(plan: NodePlan, access: HubAccess, folder: Path, clock: Clock) 
     )
 
 
+def merge_seconds(config: Config, folder: Path, *, step: float) -> float:
+    """Median seconds of the master from what it found to its publication, in a short real run of
+    two nodes. ``step``: seconds of a local step there, enough to leave the master a core.
+    """
+    profile = NodeProfile(seconds_per_step=step)
+    played = replace(
+        config,
+        cluster=replace(config.cluster, nodes=2, node_ids=[], profiles=[profile], overrides={}),
+        diloco=replace(config.diloco, inner_steps=INNER_STEPS, poll_interval=POLL_SECONDS),
+        engine=replace(config.engine, name=EngineName.inproc),
+        time=replace(config.time, kind=TimeKind.wall, emulate_profile=True),
+        run=replace(config.run, max_steps=MERGES * INNER_STEPS, report=False, resume=None),
+    )
+    run(played, folder)
+    taken = [
+        event["at"] - event["began"]
+        for event in read_events(folder / EVENTS)
+        if event["event"] == "publication" and event["deltas"]
+    ]
+    return round(statistics.median(taken) / MICROS_PER_SECOND, 4)
+
+
 def as_cluster(found: Calibration, *, nodes: int, about: str) -> str:
     """A file for ``conf/cluster`` with so many equal nodes. ``about``: what was measured where."""
     profile = found.profile
@@ -112,6 +150,8 @@ def as_cluster(found: Calibration, *, nodes: int, about: str) -> str:
         name: getattr(profile, name) for name in ("seconds_per_step", "jitter", "jitter_parameter")
     } | {name: getattr(profile, name) for name in ("up_mbps", "down_mbps", "latency_ms")}
     body = {"defaults": ["two_speed", "_self_"], "nodes": nodes, "profiles": [told]}
+    if found.master_seconds is not None:
+        body["master_seconds"] = found.master_seconds
     return (
         f"# {nodes} equal nodes as measured: {about}; {found.steps} steps, "
         f"{found.at_once} nodes at once.\n{OmegaConf.to_yaml(OmegaConf.create(body))}"

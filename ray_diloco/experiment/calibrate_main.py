@@ -8,13 +8,17 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 
 from ray_diloco.errors import ConfigError
-from ray_diloco.experiment.calibrate import as_cluster, calibrate
+from ray_diloco.experiment.complaints import report
 from ray_diloco.experiment.conf_folder import conf_dir
-from ray_diloco.experiment.main import report
-from ray_diloco.experiment.reading import read_config
+from ray_diloco.experiment.folders import require_writable
+from ray_diloco.experiment.reading import read_config, refuse_token_words
+from ray_diloco.experiment.words import as_meant
+from ray_diloco.unread import until_unread
 
+PROGRAM = "ray-diloco-calibrate"
 HELP = """\
-ray-diloco-calibrate: measure seconds per local step on this machine and the link to a hub.
+ray-diloco-calibrate: measure on this machine seconds per local step, the link to a hub, and what a
+merge takes the master (with hub=embedded).
 
   ray-diloco-calibrate model=mlp
   ray-diloco-calibrate at_once=3 nodes=8 out=mine/cluster/measured.yaml
@@ -32,30 +36,42 @@ _OWN = {"out": "calibrated/cluster/measured.yaml", "steps": "30", "at_once": "1"
 
 def main() -> None:
     """Measure and write; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C)."""
-    words = sys.argv[1:]
+    try:
+        with until_unread():
+            _tell(sys.argv[1:])
+            code = 0
+    except (Exception, KeyboardInterrupt) as error:
+        debug = "HYDRA_FULL_ERROR" in os.environ
+        code = report(error, program=PROGRAM, debug=debug, own=_OWN)
+    sys.exit(code)
+
+
+def _tell(words: list[str]) -> None:
     if {"-h", "--help"} & set(words):
         print(HELP, end="")
-        sys.exit(0)
-    try:
-        file = _calibrate(words)
-        print(f"{file}:\n{file.read_text()}\nray-diloco --config-dir {file.parent.parent} ", end="")
-        print(f"cluster={file.stem}")
-        code = 0
-    except (Exception, KeyboardInterrupt) as error:
-        code = report(error, debug="HYDRA_FULL_ERROR" in os.environ)
-    sys.exit(code)
+        return
+    file = _calibrate(words)
+    print(f"{file}:\n{file.read_text()}\nray-diloco --config-dir {file.parent.parent} ", end="")
+    print(f"cluster={file.stem}")
 
 
 def _calibrate(words: list[str]) -> Path:
     given = dict(word.split("=", 1) for word in words if word.split("=", 1)[0] in _OWN)
     own = _OWN | given
-    others = [word for word in words if word.split("=", 1)[0] not in _OWN]
+    refuse_token_words(words)
+    others = as_meant(word for word in words if word.split("=", 1)[0] not in _OWN)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = read_config(compose("config", [*_DEFAULTS, *others]))
+    file = Path(own["out"]).expanduser()
+    if file.is_dir():
+        raise ConfigError("out", own["out"], "expected a file")
+    require_writable("out", file.parent)
+    # Brings torch, which help and typos spare.
+    from ray_diloco.experiment.calibrate import as_cluster, calibrate
+
     found = calibrate(config, steps=_count(own, "steps"), at_once=_count(own, "at_once"))
     about = f"{config.model.name} on {platform.machine()} with {os.cpu_count()} CPUs"
     text = as_cluster(found, nodes=_count(own, "nodes"), about=about)
-    file = Path(own["out"]).expanduser()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file

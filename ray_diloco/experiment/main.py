@@ -3,34 +3,42 @@
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from ray_diloco.errors import RayDilocoError
-from ray_diloco.experiment.complaints import FAILURE, complaint
+from ray_diloco.experiment.complaints import complaint, report
 from ray_diloco.experiment.conf_folder import conf_dir
-from ray_diloco.experiment.progress import open_progress
-from ray_diloco.experiment.reading import mask_tokens, read_config, refuse_token_words
+from ray_diloco.experiment.folders import folder_error, remove_if_empty
+from ray_diloco.experiment.help_text import group_lines
+from ray_diloco.experiment.reading import (
+    read_config,
+    refuse_token_words,
+    require_groups,
+)
 from ray_diloco.experiment.resuming import continued, run_folder
-from ray_diloco.experiment.schema import Config, TimeKind
-from ray_diloco.experiment.summary import print_summary
-from ray_diloco.protocol.run import RunLimits
-from ray_diloco.timing.wall import WallClock
+from ray_diloco.experiment.words import as_meant
+from ray_diloco.logs import mask_tokens
+from ray_diloco.unread import until_unread
 
-INTERRUPTED = 130
+PROGRAM = "ray-diloco"
 
 logger = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Run what the command line says; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C)."""
+    """Run what the command line says; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C).
+
+    Only a run imports torch and what trains: help, completion and typos are told without.
+    """
     OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
+    OmegaConf.register_new_resolver("config_groups", group_lines, replace=True)
     find_user_modules()
     codes: list[int] = []
 
@@ -42,8 +50,19 @@ def main() -> None:
     with_hydra = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
 
     def application() -> None:
+        if "--version" in sys.argv[1:]:  # Hydra would tell its own
+            print(f"{PROGRAM} {version('ray-diloco')}")
+            return
         refuse_token_words(sys.argv[1:])
-        with_hydra(job)()
+        sys.argv[1:] = as_meant(sys.argv[1:])
+        try:
+            with_hydra(job)()
+        except OSError as error:  # Hydra makes the folder; a job keeps its errors to itself
+            if error.filename is None:
+                raise
+            multirun = {"-m", "--multirun"} & set(sys.argv)
+            setting = "hydra.sweep.dir" if multirun else "hydra.run.dir"
+            raise folder_error(setting, error) from error
 
     code = _guarded(application, debug="HYDRA_FULL_ERROR" in os.environ)
     sys.exit(max([code, *codes]))
@@ -55,81 +74,31 @@ def find_user_modules() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def follow(
-    config: Config, run_dir: Path, *, overrides: tuple[str, ...] = ()
-) -> tuple[int, float | None]:
-    """Run with progress and summary on the console; gives exit code and final loss."""
-    from ray_diloco.experiment.build import complete  # torch and all, which help and typos do
-    from ray_diloco.experiment.run import run  # without
-
-    config, console = complete(config), Console()
-    if config.run.preflight:
-        return _tell_cost(config, run_dir)
-    limits = RunLimits(
-        max_steps=config.run.max_steps,
-        max_seconds=config.run.max_seconds,
-        max_tokens=config.run.max_tokens,
-    )
-    progress = open_progress(
-        config.run.progress,
-        console,
-        limits=limits,
-        clock=WallClock(),
-        virtual=config.time.kind is TimeKind.virtual,
-    )
-    try:
-        result = run(config, run_dir, progress=progress, overrides=overrides)
-    finally:
-        progress.close()
-    print_summary(result, console)
-    return result.exit_code, result.eval_loss
-
-
-def _tell_cost(config: Config, run_dir: Path) -> tuple[int, float | None]:
-    """Check the configuration, print what its exchange will cost, and run nothing."""
-    from ray_diloco.experiment.build import complete
-    from ray_diloco.experiment.checks import check_config
-    from ray_diloco.experiment.preflight import preflight
-
-    config = complete(config)
-    check_config(config)
-    for line in preflight(config):
-        print(line)
-    _remove_if_empty(run_dir)
-    return 0, None
-
-
-def report(error: BaseException, *, debug: bool) -> int:
-    """Tell the user of an error in one line, and give the exit code. What is our own fault goes to
-    the log with its traceback, and with ``debug`` everything is shown with it.
-    """
-    if isinstance(error, KeyboardInterrupt):
-        print("ray-diloco: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    if debug:
-        traceback.print_exception(error)
-    line, code = complaint(error) or (f"failed: {type(error).__name__}: {error}", FAILURE)
-    print(f"ray-diloco: {mask_tokens(line)}", file=sys.stderr)
-    return code
-
-
 def _run_job(composed: DictConfig) -> tuple[int, float | None]:
     """One run of the command line; in a multirun the next ones go on after an error."""
     settings = HydraConfig.get()
     run_dir = Path(settings.runtime.output_dir)
-    debug = bool(composed.run.debug)
+    debug = False
     try:
+        require_groups(composed)
+        debug = bool(composed.run.debug)
         config = read_config(continued(composed, settings.overrides.task))
         logging.getLogger("ray_diloco").setLevel(config.run.log_level.value)
+        if config.ray.detach:
+            from ray_diloco.experiment.detached import detach
+
+            return detach(run_dir, sys.argv[1:], many=settings.mode is RunMode.MULTIRUN), None
+        from ray_diloco.experiment.following import follow
+
         overrides = tuple(mask_tokens(str(each)) for each in settings.overrides.task)
         return follow(config, run_dir, overrides=overrides)
     except RayDilocoError as error:
-        _remove_if_empty(run_dir)
-        return report(error, debug=debug), None
+        remove_if_empty(run_dir)
+        return report(error, program=PROGRAM, debug=debug), None
     except Exception as error:
         logger.exception("the run failed")
-        print(f"ray-diloco: the traceback is in {run_dir / 'run.log'}", file=sys.stderr)
-        return report(error, debug=debug), None
+        print(f"{PROGRAM}: the traceback is in {run_dir / 'run.log'}", file=sys.stderr)
+        return report(error, program=PROGRAM, debug=debug), None
 
 
 def _guarded(application: Callable[[], object], *, debug: bool) -> int:
@@ -137,19 +106,14 @@ def _guarded(application: Callable[[], object], *, debug: bool) -> int:
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        application()
+        with until_unread():
+            application()
     except (Exception, KeyboardInterrupt) as error:
-        return report(error, debug=debug or complaint(error) is None)
+        return report(error, program=PROGRAM, debug=debug or complaint(error) is None)
     finally:
         if before is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return 0
-
-
-def _remove_if_empty(run_dir: Path) -> None:
-    """A run that never began leaves no folder."""
-    if run_dir.is_dir() and not any(run_dir.iterdir()):
-        run_dir.rmdir()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.tensorboard.writer import SummaryWriter
 
+from ray_diloco.experiment.tracking.points import Point
 from ray_diloco.protocol.clock import MICROS_PER_SECOND
 from ray_diloco.protocol.run import Event
 
@@ -29,34 +30,18 @@ def write_metrics(events: Iterable[Event], path: Path) -> None:
 
 
 class Curves:
-    """TensorBoard files: train loss by node over its local steps, and the rest over outer steps."""
+    """TensorBoard files."""
 
     def __init__(self, folder: Path) -> None:
         self._writer = SummaryWriter(str(folder))
 
-    def keep(self, events: Iterable[Event]) -> None:
-        for event in events:
-            for tag, value, step in _points(event):
-                self._writer.add_scalar(tag, value, step)
+    def keep(self, points: Iterable[Point]) -> None:
+        for point in points:
+            self._writer.add_scalar(point.tag, point.value, point.step)
         self._writer.flush()
 
     def close(self) -> None:
         self._writer.close()
-
-
-def _points(event: Event) -> list[tuple[str, float, int]]:
-    match event:
-        case {"event": "upload_started", "participant": node, "loss": float(loss)}:
-            return [(f"train_loss/{node}", loss, event["local_step"])]
-        case {"event": "evaluation", "loss": float(loss), "outer_step": int(step)}:
-            return [("eval_loss", loss, step)]
-        case {"event": "publication", "outer_step": int(step), "deltas": deltas}:
-            ages = [each["staleness"] for each in deltas]
-            points = [("deltas_merged", float(len(ages)), step)]
-            points += [("staleness", sum(ages) / len(ages), step)] if ages else []
-            return [*points, ("tokens_total", float(event["tokens_total"]), step)]
-        case _:
-            return []
 
 
 def _rows(event: Event) -> list[_Row]:

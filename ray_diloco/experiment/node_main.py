@@ -8,15 +8,20 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from ray_diloco.errors import ConfigError
+from ray_diloco.errors import ConfigError, UsageError
+from ray_diloco.experiment.complaints import report
 from ray_diloco.experiment.conf_folder import conf_dir
-from ray_diloco.experiment.main import find_user_modules, follow, report
-from ray_diloco.experiment.plain_block import read_plain_block
+from ray_diloco.experiment.main import find_user_modules
+from ray_diloco.experiment.names import all_groups, nearest_setting
+from ray_diloco.experiment.plain_block import override_value, read_plain_block
 from ray_diloco.experiment.reading import read_config, refuse_token_words
 from ray_diloco.experiment.resuming import continued, run_folder
 from ray_diloco.experiment.schema import Config
+from ray_diloco.experiment.words import as_meant
 from ray_diloco.timing.wall import WallClock
+from ray_diloco.unread import say, until_unread
 
+PROGRAM = "ray-diloco-node"
 HELP = """\
 ray-diloco-node: one node as a plain process; the others are reached through the repository alone.
 
@@ -42,19 +47,28 @@ _OWN = ("distributed_yaml", "node_id", "run_dir")
 def main() -> None:
     """Run one node; exits with 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C)."""
     words = sys.argv[1:]
-    if not words or {"-h", "--help"} & set(words):
-        print(HELP, end="")
-        sys.exit(0 if words else 2)
     find_user_modules()
     try:
-        refuse_token_words(words)
-        config, run_dir, notes = read_command(words)
-        for note in notes:
-            print(note)
-        code, _ = follow(config, run_dir, overrides=tuple(words))
+        with until_unread():
+            code = _node(words)
     except (Exception, KeyboardInterrupt) as error:
-        code = report(error, debug="HYDRA_FULL_ERROR" in os.environ)
+        debug = "HYDRA_FULL_ERROR" in os.environ
+        code = report(error, program=PROGRAM, debug=debug, own=_OWN)
     sys.exit(code)
+
+
+def _node(words: list[str]) -> int:
+    if not words or {"-h", "--help"} & set(words):
+        print(HELP, end="")
+        return 0 if words else 2
+    refuse_token_words(words)
+    config, run_dir, notes = read_command(words)
+    for note in notes:
+        say(note)
+    from ray_diloco.experiment.following import follow  # brings torch, which help and typos spare
+
+    code, _ = follow(config, run_dir, overrides=tuple(words))
+    return code
 
 
 def read_command(words: list[str]) -> tuple[Config, Path, tuple[str, ...]]:
@@ -63,14 +77,16 @@ def read_command(words: list[str]) -> tuple[Config, Path, tuple[str, ...]]:
     The block overrides defaults, the command line overrides the block.
     """
     own = dict(word.split("=", 1) for word in words if word.split("=", 1)[0] in _OWN)
-    others = [word for word in words if word.split("=", 1)[0] not in _OWN]
+    others = as_meant(word for word in words if word.split("=", 1)[0] not in _OWN)
     node_id, from_block, notes = own.get("node_id"), (), ()
     if "distributed_yaml" in own:
         block = read_plain_block(Path(own["distributed_yaml"]).expanduser())
         node_id, from_block, notes = node_id or block.node_id, block.overrides, block.notes
     if node_id is None:
+        _refuse_unknown(others)
         raise ConfigError("node_id", None, "expected an id that no other node has")
-    node = (f"cluster.node_ids=[{node_id}]", f"cluster.run_here=[{node_id}]")
+    one = f"[{override_value(node_id)}]"
+    node = (f"cluster.node_ids={one}", f"cluster.run_here={one}")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         composed = compose("config", [*_DEFAULTS, *node, *from_block, *others])
     composed = continued(composed, [*from_block, *others])
@@ -80,6 +96,13 @@ def read_command(words: list[str]) -> tuple[Config, Path, tuple[str, ...]]:
     usual = own.get("run_dir") or f"outputs/node-{node_id}/{stamp}"
     run_dir = Path(run_folder(composed.run.resume, usual))
     return read_config(composed), run_dir, notes
+
+
+def _refuse_unknown(words: list[str]) -> None:
+    """UsageError for a word that is neither a group nor one of ours, such as ``node_di=laptop``."""
+    for name in (word.partition("=")[0].lstrip("+~") for word in words):
+        if "." not in name and name not in all_groups():
+            raise UsageError(f"{name}: {nearest_setting(name, _OWN)}")
 
 
 if __name__ == "__main__":

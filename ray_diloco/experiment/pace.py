@@ -35,7 +35,8 @@ def tokens_per_second(node: NodeStatus) -> float | None:
     """Mean since the node's first step; None before it."""
     if node.training_since is None or node.now <= node.training_since:
         return None
-    return node.tokens * MICROS_PER_SECOND / (node.now - node.training_since)
+    tokens = node.tokens - node.tokens_before
+    return tokens * MICROS_PER_SECOND / (node.now - node.training_since)
 
 
 def seconds_left(view: View, limits: RunLimits) -> float | None:
@@ -51,13 +52,18 @@ def seconds_left(view: View, limits: RunLimits) -> float | None:
 def _left_by_steps(view: View, most: int | None) -> float | None:
     """Of the node that will be the last."""
     rates = [
-        (node.local_step, (node.now - node.training_since) / MICROS_PER_SECOND)
+        (
+            node.local_step,
+            (node.now - node.training_since)
+            / MICROS_PER_SECOND
+            / (node.local_step - node.steps_before),
+        )
         for node in view.nodes
-        if node.training_since is not None and node.local_step > 0
+        if node.training_since is not None and node.local_step > node.steps_before
     ]
     if most is None or not rates or len(rates) < len(view.nodes):
         return None
-    return max(max(0, most - steps) * seconds / steps for steps, seconds in rates)
+    return max(max(0, most - steps) * seconds for steps, seconds in rates)
 
 
 def _left_by_time(view: View, most: float | None) -> float | None:

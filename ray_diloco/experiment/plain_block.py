@@ -75,7 +75,7 @@ def translate(block: dict[str, Any], *, notes: Sequence[str] = ()) -> PlainBlock
     told = [f"{BLOCK}.{name}: {_MEANINGLESS[name]}" for name in block if name in _MEANINGLESS]
     return PlainBlock(
         node_id=str(block.get("node_id") or "n0"),
-        overrides=tuple(f"{name}={_word(value)}" for name, value in overrides.items()),
+        overrides=tuple(f"{name}={override_value(value)}" for name, value in overrides.items()),
         notes=(*notes, *told),
     )
 
@@ -89,7 +89,7 @@ def _refuse(block: dict[str, Any]) -> None:
         raise ConfigError(
             f"{BLOCK}.token", "***", "expected null; set HF_TOKEN or use `hf auth login`"
         )
-    if block.get("mode", "dumb_diloco") not in ("dumb_diloco", "single"):
+    if _mode(block) not in ("dumb_diloco", "single"):
         raise ConfigError(f"{BLOCK}.mode", block["mode"], "expected dumb_diloco or single")
 
 
@@ -98,7 +98,7 @@ def _role(block: dict[str, Any]) -> str:
     block that names a role and a repository and does not say `enabled` is meant.
     """
     meant = bool(block.get("role") and block.get("repo_id"))
-    if not block.get("enabled", meant) or block.get("mode") == "single":
+    if not block.get("enabled", meant) or _mode(block) == "single":
         return "single"
     role = str(block.get("role", "single")).lower()
     if role not in ("single", "master", "worker"):
@@ -108,7 +108,11 @@ def _role(block: dict[str, Any]) -> str:
     return role
 
 
-def _word(value: Any) -> str:
+def _mode(block: dict[str, Any]) -> str:
+    return str(block.get("mode", "dumb_diloco")).lower()
+
+
+def override_value(value: Any) -> str:
     """A value in Hydra's grammar of overrides."""
     match value:
         case bool():

@@ -8,32 +8,36 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ray_diloco.cluster.inner_schedule import boundary_steps_of
 from ray_diloco.cluster.settings import node_profiles
+from ray_diloco.experiment.delta_size import delta_bytes
 from ray_diloco.experiment.schema import Config, Role, TimeKind
 from ray_diloco.hub.limits import master_share, node_share
+from ray_diloco.protocol.fragments import gap
+from ray_diloco.protocol.rules import OUTER_BUFFERS
 from ray_diloco.timing.profile import NodeProfile
-from ray_diloco.workload.models import estimate_bytes
+from ray_diloco.workload.outline import FLOAT32, estimate_bytes, outline
 
 HOUR = 3600.0
-FLOAT32 = 4
-BYTES_OF = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+NOTHING = "run.role=single exchanges nothing"
+AT_ONCE = 2
+"""Deltas that a node may send without waiting for its turn; see `hub.limits.Share`."""
 LONGEST_INNER_LOOP = 1 << 20
 """Inner steps beyond which no larger number is proposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Numbers of one hour of the run, all participants together; bytes are None for a model that
-    cannot be sized. ``budget``: None where nobody counts commits. ``wanted``: commits that the
-    nodes and the master would make without a budget.
+    """Numbers of one hour of the run, all participants together. ``budget``: None where nobody
+    counts commits. ``wanted``: commits that the nodes and the master would make without a budget.
     """
 
     deltas: float
     publications: float
     budget: int | None
-    model_bytes: int | None
-    up: float | None
-    down: float | None
+    model_bytes: int
+    up: float
+    down: float
 
     @property
     def wanted(self) -> float:
@@ -47,71 +51,144 @@ class Forecast:
 def forecast(config: Config) -> Forecast:
     """What an hour in the middle of the run brings."""
     model_bytes = estimate_bytes(config.model)
-    numbers = None if model_bytes is None else model_bytes // BYTES_OF[config.model.dtype]
-    delta_bytes = None if numbers is None else numbers * FLOAT32
-    deltas = sum(_deltas(config, profile, delta_bytes or 0) for profile in _profiles(config))
+    size = delta_bytes(config)
+    steps = boundary_steps_of(config.diloco, config.cluster)
+    deltas = sum(
+        _deltas(profile, steps[node_id], size) for node_id, profile in node_profiles(config.cluster)
+    )
     publications = min(deltas, HOUR / config.diloco.poll_interval)
-    up = down = None
-    if model_bytes is not None and numbers is not None and delta_bytes is not None:
-        state = _state_bytes(config, numbers) / config.diloco.outer_state_every
-        up = deltas * delta_bytes + publications * (model_bytes + state)
-        down = deltas * delta_bytes + publications * model_bytes * config.cluster.nodes
+    changed = _changed_bytes(config, model_bytes, deltas, publications)
+    state = _state_bytes(config) / config.diloco.outer_state_every
+    cut = config.diloco.fragments > 1
     return Forecast(
         deltas=deltas,
         publications=publications,
         budget=config.hub.budget,
         model_bytes=model_bytes,
-        up=up,
-        down=down,
+        up=deltas * size + publications * (model_bytes + state + (changed if cut else 0)),
+        down=deltas * size + publications * changed * config.cluster.nodes,
     )
 
 
+def _changed_bytes(config: Config, model_bytes: int, deltas: float, publications: float) -> float:
+    """What a node fetches of a global: the fragments that its round had deltas of, at most one
+    for each delta.
+    """
+    fragments = config.diloco.fragments
+    return model_bytes * min(fragments, max(1.0, deltas / publications)) / fragments
+
+
 def preflight(config: Config) -> list[str]:
-    """The forecast, and what to change when it does not fit, as lines to print."""
-    return expectations(config) + over_budget(config)
+    """The forecast by the cluster's profiles, and what to change when it does not fit, as lines to
+    print.
+    """
+    if config.run.role is Role.single:
+        return [NOTHING]
+    lines = _hourly(config, forecast(config))
+    if not _speeds_are_known(config):
+        lines.append(
+            "speeds    those of cluster.profiles, which time.emulate_profile=false does not keep; "
+            "ray-diloco-calibrate measures a machine's"
+        )
+    return lines + _too_many(config)
 
 
 def expectations(config: Config) -> list[str]:
-    """The forecast as lines to print."""
+    """What is known of the exchange when a run starts, as lines to print."""
     if config.run.role is Role.single:
-        return ["run.role=single exchanges nothing"]
+        return [NOTHING]
     found = forecast(config)
-    lines = [
+    return (_hourly if _speeds_are_known(config) else _per_commit)(config, found)
+
+
+def _hourly(config: Config, found: Forecast) -> list[str]:
+    return [
         f"commits   about {found.wanted:.0f} per hour: {found.deltas:.0f} deltas of "
         f"{config.cluster.nodes} nodes, {found.publications:.0f} publications; "
         + _limit_of(config, found),
         *_byte_lines(config, found),
     ]
-    if config.time.kind is TimeKind.wall and not config.time.emulate_profile:
-        lines.append(
-            "speeds    those of cluster.profiles, which time.emulate_profile=false does not keep"
-        )
-    return lines
+
+
+def _speeds_are_known(config: Config) -> bool:
+    """Real machines keep to no profile."""
+    return config.time.kind is not TimeKind.wall or config.time.emulate_profile
+
+
+def _per_commit(config: Config, found: Forecast) -> list[str]:
+    """What each commit costs, and how often there may be one, when nobody knows how fast steps
+    are.
+    """
+    commits = f"one for each delta and each publication; {_limit_of(config, found)}"
+    if found.budget is not None:
+        commits += f", {_pace(config, found.budget)}; a boundary that comes sooner is skipped"
+    published = found.model_bytes + _state_bytes(config)
+    return [
+        f"commits   {commits}",
+        f"model     {_size(found.model_bytes)}",
+        f"bytes     {_size(delta_bytes(config))} for a delta, {_size(published)} for a publication",
+    ]
+
+
+def _pace(config: Config, budget: int) -> str:
+    nodes = config.cluster.nodes
+    every, publishes = HOUR / node_share(budget, nodes), HOUR / master_share(budget, nodes)
+    return (
+        f"so that each node sends one delta in {_seconds(every)} at most, and the master publishes "
+        f"once in {_seconds(publishes)}"
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
 
 
 def over_budget(config: Config) -> list[str]:
-    """What to change, with numbers, when the run wants more commits than it may have."""
-    if config.run.role is Role.single:
+    """What to change, with numbers, when the run wants more commits than it may have; nothing when
+    nobody knows how fast steps are.
+    """
+    if config.run.role is Role.single or not _speeds_are_known(config):
         return []
+    return _too_many(config)
+
+
+def _too_many(config: Config) -> list[str]:
     found = forecast(config)
-    if found.fits:
+    if found.budget is None or found.fits or _boundaries(config) <= AT_ONCE:
         return []
-    nodes = config.cluster.nodes
-    every = HOUR / node_share(found.budget or 1, nodes)
     return [
         f"about {found.wanted:.0f} commits per hour are wanted, "
-        f"hub.commits_per_hour={found.budget} are allowed: boundaries will be skipped, so that "
-        f"each node sends one delta in {every:.0f} s at most, and the master publishes once in "
-        f"{HOUR / master_share(found.budget or 1, nodes):.0f} s. "
+        f"hub.commits_per_hour={found.budget} are allowed: boundaries will be skipped, "
+        f"{_pace(config, found.budget)}{_turns(config, found.budget)}. "
         f"Instead, {' or '.join(_proposals(config))} would do"
     ]
+
+
+def _turns(config: Config, budget: int) -> str:
+    """How few of a short run's boundaries have their turn; nothing when its length is not known."""
+    boundaries = _boundaries(config)
+    if boundaries == math.inf or config.run.max_steps is None:
+        return ""
+    least = min(profile.seconds_per_step for _, profile in node_profiles(config.cluster))
+    hours = config.run.max_steps * least / HOUR
+    sent = min(boundaries, AT_ONCE + int(hours * node_share(budget, config.cluster.nodes)))
+    return (
+        f"; the fastest node sends about {sent} deltas in this run, at {boundaries:.0f} boundaries"
+    )
+
+
+def _boundaries(config: Config) -> float:
+    """Of each node in the whole run, at most."""
+    steps = config.run.max_steps
+    apart = gap(config.diloco.inner_steps, config.diloco.fragments)
+    return math.inf if steps is None else math.ceil(steps / apart)
 
 
 def _proposals(config: Config) -> list[str]:
     """Single settings that would make the run fit."""
     now, found = config.diloco.inner_steps, []
     steps = _smallest(lambda steps: forecast(_with_inner_steps(config, steps)).fits, now)
-    if steps is not None:
+    if steps is not None and steps < (config.run.max_steps or math.inf):
         found.append(f"diloco.inner_steps={steps} (now {now})")
     nodes = config.cluster.nodes
     for fewer in range(nodes - 1, 0, -1):
@@ -119,7 +196,7 @@ def _proposals(config: Config) -> list[str]:
         if forecast(replace(config, cluster=cluster)).fits:
             found.append(f"cluster.nodes={fewer} (now {nodes})")
             break
-    return found or ["slower nodes"]
+    return found or ["a hub of your own, with a larger hub.commits_per_hour,"]
 
 
 def _smallest(fits: Callable[[int], bool], above: int) -> int | None:
@@ -139,20 +216,19 @@ def _with_inner_steps(config: Config, steps: int) -> Config:
     return replace(config, diloco=replace(config.diloco, inner_steps=steps))
 
 
-def _profiles(config: Config) -> list[NodeProfile]:
-    return [profile for _, profile in node_profiles(config.cluster)]
-
-
-def _deltas(config: Config, profile: NodeProfile, delta_bytes: int) -> float:
-    """Deltas per hour of one node: a boundary at which the last upload still runs is skipped."""
-    boundary = config.diloco.inner_steps * profile.seconds_per_step
+def _deltas(profile: NodeProfile, apart: int, delta_bytes: int) -> float:
+    """Deltas per hour of one node: a boundary at which the last upload still runs is skipped.
+    ``apart``: local steps from one boundary to the next.
+    """
+    boundary = apart * profile.seconds_per_step
     upload = profile.link.transfer_time("up", delta_bytes) / 1e6
     return HOUR / (boundary * max(1, math.ceil(upload / boundary)))
 
 
-def _state_bytes(config: Config, numbers: int) -> int:
-    """Momentum, and a float32 copy where the model has another dtype."""
-    return numbers * FLOAT32 * (1 if config.model.dtype == "float32" else 2)
+def _state_bytes(config: Config) -> int:
+    """What the outer optimizer remembers, and a float32 copy of what the model has in 16 bits."""
+    sizes = outline(config.model).sizes
+    return sizes.working_bytes * OUTER_BUFFERS[config.diloco.outer] + sizes.halves * FLOAT32
 
 
 def _limit_of(config: Config, found: Forecast) -> str:
@@ -162,8 +238,6 @@ def _limit_of(config: Config, found: Forecast) -> str:
 
 
 def _byte_lines(config: Config, found: Forecast) -> list[str]:
-    if found.up is None or found.down is None or found.model_bytes is None:
-        return ["bytes     unknown: the size of model=custom shows only when it is built"]
     commits = f"hub.squash_every={config.hub.squash_every}"
     kept = (
         "until the history is squashed (hub.squash_every)"

@@ -12,7 +12,7 @@ from ray_diloco.cluster.engine import View
 from ray_diloco.experiment.pace import Speed, elapsed_seconds, seconds_left, tokens_per_second
 from ray_diloco.experiment.schema import ProgressKind
 from ray_diloco.protocol.clock import Clock, Micros, micros
-from ray_diloco.protocol.run import MasterStatus, RunLimits
+from ray_diloco.protocol.run import MasterStatus, NodeStatus, RunLimits
 
 PLAIN_INTERVAL = micros(10.0)
 """Between two plain lines when no outer step comes in between."""
@@ -20,7 +20,13 @@ MOST_NODES_BY_NAME = 6
 """In a plain line; more are told together."""
 MOST_ROWS = 24
 """In the live table; more nodes are told together."""
-_STYLES = {"training": "green", "waiting": "yellow", "stopping": "yellow", "failed": "bold red"}
+_STYLES = {
+    "training": "green",
+    "waiting": "yellow",
+    "waiting for its name": "bold yellow",
+    "stopping": "yellow",
+    "failed": "bold red",
+}
 
 
 class Progress(Protocol):
@@ -130,18 +136,18 @@ def live_table(view: View, limits: RunLimits, speed: float | None = None) -> Gro
     for node in view.nodes[:MOST_ROWS]:
         table.add_row(
             node.node_id,
-            _of(node.local_step, limits.max_steps),
+            _step(node, limits) or "-",
             _number(node.loss, ".3f"),
             _number(tokens_per_second(node), ",.0f"),
             str(node.base_outer_step) if node.base_outer_step >= 0 else "-",
-            Text(node.state, style=_STYLES.get(node.state, "")),
+            Text(_state(node), style=_STYLES.get(node.state, "")),
         )
     lines: list[Table | Text] = [table]
     if len(view.nodes) > MOST_ROWS:
         lines.append(Text(f"and {_together(view, MOST_ROWS, limits)}"))
     if view.master is not None:
         state = Text(view.master.state, style=_STYLES.get(view.master.state, ""))
-        lines.append(Text.assemble(("master ", "bold"), _master(view.master), ", ", state))
+        lines.append(Text.assemble(("master ", "bold"), _master(view), ", ", state))
     return Group(*lines, Text(_time(view, limits, speed), style="dim"))
 
 
@@ -151,23 +157,44 @@ def plain_line(view: View, limits: RunLimits, speed: float | None = None) -> str
         parts = [_together(view, 0, limits)]
     else:
         parts = [
-            f"{node.node_id} {_of(node.local_step, limits.max_steps)} "
-            f"{node.state if node.loss is None else format(node.loss, '.3f')}"
+            f"{node.node_id} {_spaced(_step(node, limits))}"
+            f"{_state(node) if node.loss is None else format(node.loss, '.3f')}"
+            f"{_rejected(node) if node.loss is not None else ''}"
             for node in view.nodes
         ]
     if view.master is not None:
-        parts.append(_master(view.master))
+        parts.append(_master(view))
     return f"[{_time(view, limits, speed)}] {' | '.join(parts)}"
 
 
-def _master(master: MasterStatus) -> str:
-    """What the master has come to."""
+def _step(node: NodeStatus, limits: RunLimits) -> str:
+    """Nothing before it is known: a node that goes on has not read its checkpoint yet."""
+    return "" if node.state == "starting" else _of(node.local_step, limits.max_steps)
+
+
+def _spaced(text: str) -> str:
+    return f"{text} " if text else ""
+
+
+def _state(node: NodeStatus) -> str:
+    return f"{node.state}{_rejected(node)}"
+
+
+def _rejected(node: NodeStatus) -> str:
+    return f" ({node.deltas_rejected} rejected)" if node.deltas_rejected else ""
+
+
+def _master(view: View) -> str:
+    """What the master has come to, and whom elsewhere it still waits for."""
+    master = view.master or MasterStatus()
     text = f"outer step {max(master.outer_step, 0)}, {master.deltas_merged} merged"
     if master.deltas_rejected:
         text += f", {master.deltas_rejected} rejected"
     if master.eval_loss is not None:
         text += f", eval loss {master.eval_loss:.4f} at {master.evaluated_outer_step}"
-    return f"{text}, {master.commits} commits"
+    text += f", {master.commits + sum(node.commits for node in view.nodes)} commits"
+    elsewhere = sorted(set(master.missing) - {node.node_id for node in view.nodes})
+    return text + (f", waits for {', '.join(elsewhere)} to come" if elsewhere else "")
 
 
 def _together(view: View, first: int, limits: RunLimits) -> str:

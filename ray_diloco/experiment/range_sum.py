@@ -7,6 +7,7 @@ twice.
 from itertools import combinations
 from typing import Any
 
+from ray_diloco.protocol.fragments import cells_of_all
 from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 from ray_diloco.protocol.run import MasterReport, NodeReport
 
@@ -18,21 +19,24 @@ def check_range_sum(nodes: tuple[NodeReport, ...], master: MasterReport) -> list
     """A line for each violation; empty when all is well. Nodes without a report are not looked
     at: what they trained is not known.
     """
-    return [line for node in nodes for line in _violations(node, _books(node, master))]
+    return [line for node in nodes for line in _violations(node, books_of(node, master))]
 
 
 def trained_steps(node: NodeReport) -> StepRanges:
-    """The local steps that this incarnation completed."""
-    return StepRanges.of(node.first_step + 1, node.first_step + node.local_steps)
+    """The local steps that this incarnation completed, once for each fragment."""
+    steps = StepRanges.of(node.first_step + 1, node.first_step + node.local_steps)
+    return cells_of_all(steps, node.fragments)
 
 
-def _books(node: NodeReport, master: MasterReport) -> Books:
-    """What became of a node's steps, as master and node together know it.
+def books_of(node: NodeReport, master: MasterReport | None) -> Books:
+    """What became of a node's steps, as master and node together know it; as the node alone knows
+    it without the master's report.
 
     What a refused delta covers is known to its node alone when its header could not be read. A
     delta whose fate the node did not learn is resolved when the master's account has it.
     """
-    account: dict[str, Any] = master.accounts.get(node.node_id, {}).get(node.nonce, {})
+    accounts = master.accounts if master is not None else {}
+    account: dict[str, Any] = accounts.get(node.node_id, {}).get(node.nonce, {})
     merged = StepRanges.parse(account.get("merged", ""))
     rejected = StepRanges.parse(account.get("rejected", ""))
     for text in (*node.rejected, *_refused_later(node, master)):
@@ -48,11 +52,12 @@ def _books(node: NodeReport, master: MasterReport) -> Books:
     }
 
 
-def _refused_later(node: NodeReport, master: MasterReport) -> list[str]:
+def _refused_later(node: NodeReport, master: MasterReport | None) -> list[str]:
     """Ranges of the node's deltas that the master refused after the node had seen its last
     global.
     """
-    refused = {str(each["local_step"]) for each in master.rejected if each["node"] == node.node_id}
+    rejected = master.rejected if master is not None else []
+    refused = {str(each["local_step"]) for each in rejected if each["node"] == node.node_id}
     return [ranges for step, ranges in node.awaiting.items() if step in refused]
 
 

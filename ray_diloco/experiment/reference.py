@@ -18,11 +18,23 @@ from omegaconf import OmegaConf
 
 from ray_diloco.experiment.conf_folder import conf_dir
 from ray_diloco.experiment.schema import Config
+from ray_diloco.experiment.sweep.settings import LauncherSettings
 from ray_diloco.timing.profile import NodeProfile
 
 BEGIN = "<!-- settings -->"
 END = "<!-- /settings -->"
-_GROUPS_ONLY = ("experiment", "codec", "debug")
+_GROUPS_ONLY = (
+    "experiment",
+    "merge",
+    "inner_schedule",
+    "outer",
+    "weighting",
+    "staleness",
+    "aggregation",
+    "codec",
+    "fragments",
+    "debug",
+)
 """Folders of conf that are no group of settings."""
 
 
@@ -32,6 +44,7 @@ def reference() -> str:
         composed: Any = OmegaConf.to_container(compose("config"))
     parts = [_group(field, composed[field.name]) for field in dataclasses.fields(Config)]
     parts.insert(3, _profiles())
+    parts.append(_launcher())
     parts += [f"### `{group}`\n\n{_files(group)}" for group in _GROUPS_ONLY]
     return "\n\n".join(parts) + "\n"
 
@@ -81,6 +94,11 @@ def _profiles() -> str:
     default = dataclasses.asdict(NodeProfile())
     rows = _rows(NodeProfile, "cluster.profiles[i]", default)
     return f"### `cluster.profiles[i]`\n\nOne machine and its link.\n\n{rows}"
+
+
+def _launcher() -> str:
+    rows = _rows(LauncherSettings, "hydra.launcher", dataclasses.asdict(LauncherSettings()))
+    return f"### `hydra.launcher`\n\nHow `ray-diloco -m` runs its trials.\n\n{rows}"
 
 
 def _rows(settings: type, group: str, values: dict[str, Any]) -> str:

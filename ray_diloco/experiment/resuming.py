@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from ray_diloco.errors import ConfigError
-from ray_diloco.experiment.build import CONFIG_FILE
+from ray_diloco.experiment.legible import folder_fault, is_file_in, settings_of
+from ray_diloco.experiment.run_files import CONFIG
 
 SET_ONCE = ("run.run_id", "run.name", "run.seed")
 """What makes the run that it is."""
@@ -37,15 +37,31 @@ def continued(composed: DictConfig, overrides: Iterable[str]) -> DictConfig:
     folder = folder_of(composed.run.resume)
     if folder is None:
         return composed
-    try:
-        earlier = OmegaConf.load(folder / CONFIG_FILE)
-    except (OSError, OmegaConfBaseException):
-        raise ConfigError("run.resume", str(folder), "expected the folder of a run") from None
-    assert isinstance(earlier, DictConfig)
+    earlier = load_config(folder)
     for word in overrides:
+        _require_folder(folder, word)
         _change(earlier, composed, word)
     earlier.run.resume = str(folder)
     return earlier
+
+
+def load_config(folder: Path) -> DictConfig:
+    """What a run's folder says that it was configured with. ConfigError when it holds no run,
+    UsageError when that cannot be read.
+    """
+    if not is_file_in(folder, CONFIG):
+        expected = f"{folder_fault(folder)}expected the folder of a run"
+        raise ConfigError("run.resume", str(folder), expected)
+    return settings_of(folder / CONFIG, holds="the configuration of a run")
+
+
+def _require_folder(folder: Path, word: str) -> None:
+    """A run goes on where it is; a new folder would begin it anew."""
+    key, _, value = word.lstrip("+~").partition("=")
+    chosen = Path(value.strip("'\"")).expanduser()
+    if key == "hydra.run.dir" and chosen.absolute() != folder.absolute():
+        expected = f"expected {folder}, where the run is that goes on, or nothing"
+        raise ConfigError("hydra.run.dir", str(chosen), expected)
 
 
 def _change(earlier: DictConfig, composed: DictConfig, word: str) -> None:
@@ -53,6 +69,8 @@ def _change(earlier: DictConfig, composed: DictConfig, word: str) -> None:
     if key.startswith("hydra") or key == "run.resume":
         return
     if key in SET_ONCE or (key not in earlier and "." not in key):
-        raise ConfigError("run.resume", word, "expected settings of the run that can change")
+        from ray_diloco.experiment.continuing import changeable  # brings torch
+
+        raise ConfigError("run.resume", word, f"expected what may change on resume: {changeable()}")
     value = OmegaConf.select(composed, key)
     OmegaConf.update(earlier, key, value, merge=False, force_add=True)

@@ -5,11 +5,17 @@ from enum import StrEnum
 
 from ray_diloco.cluster.settings import ClusterSettings, RaySettings
 from ray_diloco.errors import ConfigError
+from ray_diloco.experiment.sweep.search_settings import SearchSettings
+from ray_diloco.experiment.sweep.settings import SweepSettings
+from ray_diloco.experiment.tracking.settings import TrackingSettings
 from ray_diloco.hub.security import SecuritySettings
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.node.settings import CheckpointSettings
-from ray_diloco.protocol.settings import DilocoSettings
+from ray_diloco.protocol.settings import DURATION, LONGEST_SECONDS, DilocoSettings
 from ray_diloco.workload.settings import DataSettings, InnerSettings, ModelSettings
+
+MOST_THREADS = 1024
+"""Of one node: more than any machine has cores."""
 
 
 class Role(StrEnum):
@@ -79,18 +85,24 @@ class RunSettings:
     device: str = "auto"
     """auto (cuda, else mps, else cpu), cpu, mps, cuda or cuda:<index>."""
     resume: str | None = None
-    """The folder of a run to go on with: its configuration, which the command line may change, its
-    hub and its state. true: the run that the repository holds, in a new folder. null: a new run."""
+    """The folder of a run to go on with: its configuration, which the command line may change but
+    for what makes the run that it is, its hub and its state; its result then stands for the whole.
+    true: the run that the repository holds, in a new folder. null: a new run."""
     takeover: bool = False
     """Train under node ids that another process seems to use still."""
     progress: ProgressKind = ProgressKind.auto
     """live (a table), plain (lines), none, or auto: live on a terminal."""
     log_level: LogLevel = LogLevel.INFO
     """The least that is written to the run folder's log: DEBUG, INFO, WARNING or ERROR."""
+    report: bool = True
+    """Draw report.html at the end: the losses, the timeline and all numbers of the run."""
+    alone: bool = False
+    """At the end train the fastest node alone, in virtual time, for as long as the run took: its
+    held-out loss is ``alone_eval_loss`` of the result, what all the others must be worth."""
     preflight: bool = False
     """Print what the exchange will cost (commits, bytes and storage an hour, and what to change
-    when they are too many), and run nothing.
-    """
+    when they are too many) and, of a Ray that is joined, which machine each actor goes to, and run
+    nothing."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -105,12 +117,16 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"run.{name}", value, "expected a number above 0, or null")
+        if self.max_seconds is not None and self.max_seconds > LONGEST_SECONDS:
+            raise ConfigError("run.max_seconds", self.max_seconds, f"expected {DURATION}, or null")
         if self.max_steps is None and self.max_seconds is None and self.max_tokens is None:
             raise ConfigError(
                 "run.max_steps", None, "expected a limit here, in run.max_seconds or run.max_tokens"
             )
-        if self.threads_per_node < 1:
-            raise ConfigError("run.threads_per_node", self.threads_per_node, "expected at least 1")
+        if not 1 <= self.threads_per_node <= MOST_THREADS:
+            raise ConfigError(
+                "run.threads_per_node", self.threads_per_node, f"expected 1 to {MOST_THREADS}"
+            )
         if self.seed < 0:
             raise ConfigError("run.seed", self.seed, "expected at least 0")
 
@@ -163,3 +179,10 @@ class Config:
     """Whose time the run lives in."""
     ray: RaySettings = field(default_factory=RaySettings)
     """How Ray is started or found."""
+    tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    """Which service gets the curves, beside the run's own TensorBoard files. Where it is, and as
+    whom one is there, its own environment variables say."""
+    sweep: SweepSettings = field(default_factory=SweepSettings)
+    """What `ray-diloco -m` makes of many runs: repetitions, resuming, what is best."""
+    search: SearchSettings = field(default_factory=SearchSettings)
+    """How `ray-diloco -m hydra/sweeper=optuna` chooses points, instead of trying all of a grid."""

@@ -15,6 +15,9 @@ TraceEvent = dict[str, Any]
 COMPUTE, WAITING, UPLOAD, DOWNLOAD = "compute", "waiting", "upload", "download"
 ROUNDS = "rounds"
 _ROWS = {COMPUTE: 1, WAITING: 2, UPLOAD: 3, DOWNLOAD: 4, ROUNDS: 1}
+_SENDS = ("upload_started", "upload_resumed")
+_FATES = ("delta_landed", "delta_refused")
+_NEXT_LIFE: Event = {"event": "node_started", "at": 0}
 LEAST = 1
 """Microseconds: what takes no time is shown as long as this, so that an arrow has something to hold
 on to.
@@ -77,24 +80,32 @@ def _mark(row: str, process: int, name: str, at: int) -> TraceEvent:
 
 def _node(events: list[Event], process: int) -> Iterator[TraceEvent]:
     yield from _compute(events, process)
-    sent: Event | None = None
+    yield from _uploads(events, process)
     for event in events:
         match event:
             case {"event": "waited", "began": began, "at": at}:
                 yield _span(WAITING, process, "waits", began, at)
             case {"event": "global_fetched", "began": began, "at": at, "outer_step": step}:
                 yield _span(DOWNLOAD, process, f"global {step}", began, at)
-            case {"event": "upload_started" | "upload_resumed"}:
-                sent = event
-            case {"event": "delta_landed" | "delta_refused", "at": at} if sent is not None:
-                name = f"delta {sent['local_step']}"
-                told = {"covers": sent["covers"], "fate": event["event"]}
-                yield _span(UPLOAD, process, name, sent["at"], at, **told)
-                sent = None
             case {"event": "install", "at": at, "outer_step": step}:
                 yield _mark(COMPUTE, process, f"install global {step}", at)
             case _:
                 pass
+
+
+def _uploads(events: list[Event], process: int) -> Iterator[TraceEvent]:
+    """Each to its fate. One whose node died goes on to the last that was heard of it."""
+    sent: Event | None = None
+    heard = 0
+    for event in [*events, _NEXT_LIFE]:
+        kind, at = event["event"], event["at"]
+        if sent is not None and kind in (*_FATES, *_SENDS, "node_started"):
+            told = {"covers": sent["covers"], "fate": kind if kind in _FATES else "cut off"}
+            end = at if kind in _FATES else heard
+            yield _span(UPLOAD, process, f"delta {sent['local_step']}", sent["at"], end, **told)
+            sent = None
+        sent = event if kind in _SENDS else sent
+        heard = at
 
 
 def _compute(events: list[Event], process: int) -> Iterator[TraceEvent]:
@@ -137,24 +148,23 @@ def _rounds(events: list[Event], process: int) -> Iterator[TraceEvent]:
 
 
 def _arrows(events: list[Event], processes: dict[str, int]) -> Iterator[TraceEvent]:
-    uploads = {
-        (event["participant"], event["local_step"]): event["at"]
-        for event in events
-        if event["event"] in ("upload_started", "upload_resumed")
-    }
+    uploads: dict[tuple[str, int], list[int]] = {}
     published: dict[int, tuple[int, int]] = {}
     for event in events:
         at, process = event["at"], processes[event["participant"]]
         match event:
+            case {"event": "upload_started" | "upload_resumed", "local_step": step}:
+                uploads.setdefault((event["participant"], step), []).append(at)
             case {"event": "opened", "outer_step": step}:
                 published[step] = (process, at)
             case {"event": "publication", "outer_step": step, "deltas": deltas}:
                 published.setdefault(step, (process, max(event["began"], at - LEAST)))
                 for delta in deltas:
-                    key = (delta["node"], delta["local_step"])
-                    if key in uploads:
-                        start = (processes[key[0]], _ROWS[UPLOAD], uploads[key])
-                        end = (process, _ROWS[ROUNDS], event["began"])
+                    key, began = (delta["node"], delta["local_step"]), event["began"]
+                    sent = [start for start in uploads.get(key, ()) if start <= began]
+                    if sent:
+                        start = (processes[key[0]], _ROWS[UPLOAD], sent[-1])
+                        end = (process, _ROWS[ROUNDS], began)
                         yield from _arrow(f"delta {key[0]} {key[1]}", start, end)
             case {"event": "global_fetched", "outer_step": step} if step in published:
                 master, when = published[step]

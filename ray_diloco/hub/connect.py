@@ -1,5 +1,7 @@
 """One call from settings to a repository."""
 
+import os
+
 from ray_diloco.errors import ConfigError
 from ray_diloco.hub.client import HubRepository
 from ray_diloco.hub.memory import MemoryRepository, MemoryStore
@@ -36,10 +38,12 @@ def connect(
 
 
 def endpoint_of(settings: HubSettings, started: str | None = None) -> str:
-    """The address of the hub: of the one that the run started, or as configured. ConfigError."""
+    """The address of the hub: of the one that the run started, or as configured; of huggingface.co,
+    or what HF_ENDPOINT says in its place, as for all that uses the Hub. ConfigError.
+    """
     endpoint = started or settings.endpoint
     if endpoint is None and settings.kind == HubKind.huggingface:
-        endpoint = HUGGINGFACE_ENDPOINT
+        endpoint = os.environ.get("HF_ENDPOINT") or HUGGINGFACE_ENDPOINT
     if endpoint is None:
         raise ConfigError("hub.endpoint", None, "the address of a hub, which was not started here")
     return endpoint.rstrip("/")

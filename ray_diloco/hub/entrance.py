@@ -11,17 +11,18 @@ from ray_diloco.errors import ConfigError, PermanentHubError, RepositoryMissing,
 from ray_diloco.hub.connect import timeouts_of
 from ray_diloco.hub.door import HubDoor
 from ray_diloco.hub.secret import Secret
-from ray_diloco.hub.settings import HubSettings
+from ray_diloco.hub.settings import HUGGINGFACE_ENDPOINT, HubSettings
 from ray_diloco.hub.transport import Timeouts
 
 
-def find_token() -> Secret:
-    """The user's token for huggingface.co: HF_TOKEN, or the Hub's own login. PermanentHubError."""
+def find_token(endpoint: str = HUGGINGFACE_ENDPOINT) -> Secret:
+    """The user's token: HF_TOKEN, or the Hub's own login. PermanentHubError when there is none."""
     token = os.environ.get("HF_TOKEN") or get_token()
     if not token:
-        raise PermanentHubError(
-            "no token for huggingface.co: set HF_TOKEN or log in with `hf auth login`"
-        )
+        way = "set HF_TOKEN or log in with `hf auth login`"
+        if endpoint != HUGGINGFACE_ENDPOINT:
+            way = "set HF_TOKEN to one that this hub knows; ray-diloco-hub prints it at its start"
+        raise PermanentHubError(f"no token for {endpoint}: {way}")
     return Secret(token.strip())
 
 

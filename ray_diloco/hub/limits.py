@@ -61,15 +61,16 @@ def retrying(
     *,
     kind: Kind = "read",
     memo: str | None = None,
+    repeatable: bool = False,
     note: Note = unnoted,
 ) -> Generator[Effect, Any, T]:
     """What ``call`` gives, tried again while its error passes by itself and the deadline allows.
 
     ``kind`` and ``memo`` are those of `Access`; ``note`` hears of each error that is waited out.
-    Raises the last error: at once when it is
-    permanent, and at once when a ``write`` may have landed (outcome unknown: look before anything
-    is sent again). Time that a quota asks to wait does not count to the deadline. An interruption
-    only brings the next try forward.
+    Raises the last error: at once when it is permanent, and at once when a ``write`` may have
+    landed (outcome unknown: look before anything is sent again), unless it is ``repeatable``:
+    landing twice does no harm. Time that a quota asks to wait does not count to the deadline. An
+    interruption only brings the next try forward.
     """
     deadline = clock.now() + policy.deadline
     for attempt in itertools.count():
@@ -80,7 +81,7 @@ def retrying(
             wait = _quota_wait(error, policy, rng)
             deadline += wait
         except TransientHubError as error:
-            if kind == "write" and error.outcome == "unknown":
+            if kind == "write" and error.outcome == "unknown" and not repeatable:
                 raise
             fault = error
             wait = backoff(attempt, policy, rng)

@@ -39,13 +39,25 @@ class Retry:
         self._waited_out: Counter[str] = Counter()
 
     def asking(
-        self, call: Callable[[], T], *, kind: Kind = "read", memo: str | None = None
+        self,
+        call: Callable[[], T],
+        *,
+        kind: Kind = "read",
+        memo: str | None = None,
+        repeatable: bool = False,
     ) -> Generator[Effect, None, T]:
         """A call that may be repeated, for a lane: passing faults are waited out, others raised.
-        ``kind`` and ``memo``: see `Access`.
+        ``kind`` and ``memo``: see `Access`. ``repeatable``: a write that may land twice.
         """
         return retrying(
-            call, self._policy, self._rng, self._clock, kind=kind, memo=memo, note=self.note
+            call,
+            self._policy,
+            self._rng,
+            self._clock,
+            kind=kind,
+            memo=memo,
+            repeatable=repeatable,
+            note=self.note,
         )
 
     def delay(self, attempt: int) -> Micros:

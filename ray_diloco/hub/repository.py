@@ -57,6 +57,10 @@ class Traffic:
     commits: int = 0
 
 
+NO_TRAFFIC = Traffic()
+"""Of who exchanges nothing."""
+
+
 class Repository(Protocol):
     """One branch of one model repository."""
 

@@ -1,9 +1,13 @@
 """Where the hub is and how long its answers are waited for. There is no field for a token."""
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from ray_diloco.errors import ConfigError
+from ray_diloco.protocol.choices import unknown_choice
+from ray_diloco.protocol.settings import DURATION, LONGEST_SECONDS
 
 HUGGINGFACE_ENDPOINT = "https://huggingface.co"
 
@@ -70,6 +74,8 @@ class HubSettings:
     port: int = 0
     # commits after which the master squashes the history; 0: never
     squash_every: int = 0
+    # write README.md, a model card, when a run that was led on huggingface.co ends
+    model_card: bool = True
     # the embedded hub refuses like huggingface.co: 128 commits an hour, one at a time
     strict: bool = False
     # what the embedded hub does to requests on purpose, each kind with a probability: {reset: 0.1}
@@ -80,23 +86,75 @@ class HubSettings:
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
         for name in _SECONDS:
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"hub.{name}", getattr(self, name), "expected seconds above 0")
+            if not 0 < getattr(self, name) <= LONGEST_SECONDS:
+                raise ConfigError(f"hub.{name}", getattr(self, name), f"expected {DURATION}")
         if self.commits_per_hour < 1:
             raise ConfigError("hub.commits_per_hour", self.commits_per_hour, "expected at least 1")
         if self.squash_every < 0:
             raise ConfigError("hub.squash_every", self.squash_every, "expected at least 0")
+        self._check_address()
+        self._check_repository()
         for kind, probability in self.faults.items():
             if kind not in FAULT_KINDS:
-                raise ConfigError("hub.faults", kind, f"expected one of {', '.join(FAULT_KINDS)}")
+                raise unknown_choice("hub.faults", kind, FAULT_KINDS)
             if not 0 <= probability <= 1:
                 raise ConfigError(f"hub.faults.{kind}", probability, "expected 0 to 1")
+
+    def _check_address(self) -> None:
+        if not 0 <= self.port <= LARGEST_PORT:
+            raise ConfigError("hub.port", self.port, f"expected 0 (any free one) to {LARGEST_PORT}")
+        if not self.host.strip():
+            raise ConfigError(
+                "hub.host", self.host, "expected an address of this machine, such as 127.0.0.1"
+            )
+        if self.endpoint is not None and not _is_address(self.endpoint):
+            raise ConfigError(
+                "hub.endpoint", self.endpoint, "expected an address, such as http://127.0.0.1:8765"
+            )
+
+    def _check_repository(self) -> None:
+        """By the Hub's own rules for names, and Git's for branches."""
+        if self.repo_id is not None and not _is_repository(self.repo_id):
+            raise ConfigError(
+                "hub.repo_id",
+                self.repo_id,
+                "expected owner/name (or a name) of letters, digits, '-', '_' and '.', with none "
+                "of '-' and '.' first or last and no '--' or '..', 96 characters at most",
+            )
+        if not _is_branch(self.branch):
+            raise ConfigError(
+                "hub.branch",
+                self.branch,
+                "expected letters, digits, '-', '_', '.' and '/', such as main or runs/1",
+            )
 
     @property
     def budget(self) -> int | None:
         """Commits per hour that all participants share; None where nobody counts them."""
         counted = self.kind is HubKind.huggingface or self.strict
         return self.commits_per_hour if counted else None
+
+
+LARGEST_PORT = 65535
+_REPOSITORY = re.compile(r"(?!.*(--|\.\.))([A-Za-z0-9_.-]+/)?[A-Za-z0-9_.-]+")
+_BRANCH = re.compile(r"(?!.*(\.\.|//|/\.|\.lock(/|$)))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
+
+
+def _is_address(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        return False
+
+
+def _is_repository(repo_id: str) -> bool:
+    fits = _REPOSITORY.fullmatch(repo_id) is not None and len(repo_id) <= 96
+    return fits and not any(word[0] in "-." or word[-1] in "-." for word in repo_id.split("/"))
+
+
+def _is_branch(name: str) -> bool:
+    return _BRANCH.fullmatch(name) is not None and name[-1] not in "./"
 
 
 _SECONDS = (

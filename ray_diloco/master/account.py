@@ -1,19 +1,23 @@
 """What a master says of itself: its status while it runs, its report when it ends."""
 
+import logging
 import threading
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ray_diloco.hub.repository import Traffic
 from ray_diloco.master.outer_loop import OuterLoop, Publication, Refusal
-from ray_diloco.protocol.clock import Micros
+from ray_diloco.protocol.clock import MICROS_PER_SECOND, Micros
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ledger import Ledger
 from ray_diloco.protocol.paths import parse_delta_path
 from ray_diloco.protocol.run import Evaluation, MasterReport, MasterStatus
 from ray_diloco.protocol.staleness import staleness
+
+logger = logging.getLogger(__name__)
 
 
 class Account:
@@ -23,7 +27,9 @@ class Account:
         self._lock = threading.Lock()
         self._status = MasterStatus()
         self._staleness: Counter[int] = Counter()
+        self._last_staleness: float | None = None
         self._merged = 0
+        self._fallbacks = 0
         self._refused: list[dict[str, Any]] = []
         self._evaluations: list[Evaluation] = []
 
@@ -44,20 +50,23 @@ class Account:
             eval_loss=last.loss if last else None,
             evaluated_outer_step=last.outer_step if last else -1,
             tokens_total=loop.card.tokens_total if loop else 0,
-            commits=traffic.commits,
+            staleness=self._last_staleness,
+            **asdict(traffic),
+            missing=loop.attendance.missing() if loop else (),
             now=now,
         )
         with self._lock:
             self._status = status
 
-    def published(self, publication: Publication, *, base: int) -> list[dict[str, Any]]:
+    def published(
+        self, publication: Publication, *, base: int, waited: Sequence[Micros]
+    ) -> list[dict[str, Any]]:
         """Count a publication that followed the global of outer step ``base``; its deltas as
-        values for the record.
+        values for the record. ``waited``: how long each was seen before the publication landed.
         """
         self._merged += len(publication.merged)
-        self._refused += [describe_refusal(refusal) for refusal in publication.refused]
         told: list[dict[str, Any]] = []
-        for candidate in publication.merged:
+        for candidate, pause in zip(publication.merged, waited, strict=True):
             card = candidate.card
             age = staleness(outer_step=base, base_outer_step=card.base_outer_step)
             self._staleness[age] += 1
@@ -69,11 +78,33 @@ class Account:
                     "covers": str(card.covers or ""),
                     "base_outer_step": card.base_outer_step,
                     "staleness": age,
+                    "waited_seconds": pause / MICROS_PER_SECOND,
                     "tokens": card.tokens,
                     "loss": card.mean_loss,
                     "bytes": candidate.entry.size,
                 }
             )
+        if told:
+            self._last_staleness = sum(each["staleness"] for each in told) / len(told)
+        return told
+
+    def aggregated(self, used: str, *, asked: str) -> None:
+        """Count a round, by the aggregation that it had deltas enough for."""
+        if used == asked:
+            return
+        self._fallbacks += 1
+        if self._fallbacks == 1:
+            logger.warning(
+                "too few deltas in a round for diloco.aggregation=%s: it took the %s. "
+                "Rounds wait for more with diloco.merge=quorum, grace or synchronous",
+                asked,
+                used,
+            )
+
+    def refused(self, refusal: Refusal) -> dict[str, Any]:
+        """Count a delta that will not be merged; as values for the record."""
+        told = describe_refusal(refusal)
+        self._refused.append(told)
         return told
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -102,11 +133,9 @@ class Account:
             stop_reason=reason,
             model_file=str(model or ""),
             model_sha256=card.model_sha256 or "",
-            bytes_up=traffic.bytes_up,
-            bytes_down=traffic.bytes_down,
-            requests=traffic.requests,
-            commits=traffic.commits,
+            **asdict(traffic),
             conflicts=conflicts,
+            fallback_rounds=self._fallbacks,
         )
 
 

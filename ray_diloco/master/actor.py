@@ -5,10 +5,12 @@ from typing import Any
 
 import ray
 import torch
+from ray.util.metrics import Counter, Gauge
 
 from ray_diloco.logs import log_to
 from ray_diloco.master.host import MasterHost
 from ray_diloco.master.plan import MasterPlan
+from ray_diloco.protocol.metrics import MASTER_METRICS, Meter
 from ray_diloco.protocol.run import Event, MasterReport, MasterStatus
 from ray_diloco.timing.times import Times
 
@@ -27,6 +29,8 @@ class _MasterActor:
         self._plan = plan
         self._name = name
         self._host = MasterHost(plan)
+        labels = {"run": plan.run.run_id, "participant": name}
+        self._meter = Meter(MASTER_METRICS, labels=labels, counter=Counter, gauge=Gauge)
 
     def ready(self) -> None:
         """Returns when the master is built; raises what kept it from being built."""
@@ -37,8 +41,10 @@ class _MasterActor:
 
     @control
     def look(self) -> tuple[MasterStatus, list[Event]]:
-        """The status, and what happened since the last look."""
-        return self._host.status(), self._host.events()
+        """The status, which is shown as metrics, too, and what happened since the last look."""
+        status = self._host.status()
+        self._meter.show(status)
+        return status, self._host.events()
 
     @control
     def stop(self, reason: str) -> None:

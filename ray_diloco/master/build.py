@@ -1,6 +1,7 @@
 """From a plan to a master, in the process that will run it."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.limits import policy_of
@@ -14,8 +15,10 @@ from ray_diloco.protocol.run import Recorder
 from ray_diloco.protocol.seeds import seeded
 from ray_diloco.tensors.dtypes import State
 from ray_diloco.tensors.schema import StateSchema
+from ray_diloco.timing.virtual_port import VirtualPort
 from ray_diloco.workload.data import build_data, evaluation_batches
 from ray_diloco.workload.devices import resolve_device
+from ray_diloco.workload.evaluation import evaluate
 from ray_diloco.workload.models import build_model
 
 
@@ -39,7 +42,7 @@ def prepare_master(plan: MasterPlan) -> Prepared:
     return Prepared(
         initial=initial,
         schema=schema,
-        evaluator=Evaluator(on_device, batches) if batches else None,
+        evaluator=Evaluator(on_device, partial(evaluate, batches=batches)) if batches else None,
     )
 
 
@@ -62,6 +65,7 @@ def build_master(
         settings=plan.diloco,
         expected=plan.expected,
         resume=plan.resume,
+        began=port.utc() if isinstance(port, VirtualPort) else None,
         standby=plan.standby,
         squash_every=plan.hub.squash_every,
         work_seconds=plan.work_seconds,

@@ -81,7 +81,11 @@ class Evaluations:
             )
         )
         self._record(
-            "evaluation", outer_step=done.outer_step, loss=loss, tokens_total=done.tokens_total
+            "evaluation",
+            outer_step=done.outer_step,
+            loss=loss,
+            tokens_total=done.tokens_total,
+            published_at=done.at,
         )
 
     def _evaluate(self, file: Path) -> Generator[Effect, Any, float]:

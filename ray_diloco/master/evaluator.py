@@ -1,22 +1,21 @@
 """The held-out loss of a global, from its file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from ray_diloco.tensors.safetensors_reader import SafetensorsReader
-from ray_diloco.workload.evaluation import evaluate
 
 
 class Evaluator:
-    """A model of its own and fixed batches; one call at a time."""
+    """A model of its own and how it is measured; one call at a time."""
 
-    def __init__(self, model: nn.Module, batches: Sequence[Any]) -> None:
+    def __init__(self, model: nn.Module, measure: Callable[[nn.Module], float]) -> None:
+        """``measure``: mean held-out loss in nats per token; must not change the model."""
         self._model = model
-        self._batches = batches
+        self._measure = measure
 
     @torch.no_grad()
     def loss(self, file: Path) -> float:
@@ -27,4 +26,4 @@ class Evaluator:
         with SafetensorsReader(file) as reader:
             for name, tensor in live.items():
                 tensor.copy_(reader.read(name))
-        return evaluate(self._model, self._batches)
+        return float(self._measure(self._model))

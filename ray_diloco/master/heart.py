@@ -4,10 +4,11 @@ from collections.abc import Generator
 from typing import Any
 
 from ray_diloco.errors import HubError, ParentConflict, PermanentHubError, RevisionMissing
+from ray_diloco.hub.cards import read_card
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, Repository
 from ray_diloco.master.outer_loop import OuterLoop
-from ray_diloco.master.publishing import Publisher, read_card, superseded
+from ray_diloco.master.publishing import Publisher, superseded
 from ray_diloco.protocol.clock import Access, Clock, Effect, Micros
 from ray_diloco.protocol.heartbeat import Heartbeat
 from ray_diloco.protocol.paths import HEARTBEAT_PATH

@@ -19,6 +19,7 @@ class MasterHost:
         self._master: Master | None = None
         self._events: EventLog | None = None
         self._stop_asked: str | None = None
+        self._ended: list[tuple[str, bool]] = []
 
     def run(self, port: Port, *, store: MemoryStore | None = None) -> MasterReport:
         """Lead to the end of the run."""
@@ -28,6 +29,8 @@ class MasterHost:
         )
         if self._stop_asked is not None:
             self._master.stop(self._stop_asked)
+        for node_id, failed in self._ended:
+            self._master.ended(node_id, failed=failed)
         return self._master.run()
 
     def status(self) -> MasterStatus:
@@ -45,5 +48,6 @@ class MasterHost:
 
     def ended(self, node_id: str, *, failed: bool) -> None:
         """This node's process has ended; one that failed is not waited for."""
+        self._ended.append((node_id, failed))
         if self._master is not None:
             self._master.ended(node_id, failed=failed)

@@ -30,7 +30,7 @@ from ray_diloco.master.rounds import Means, Rounds
 from ray_diloco.master.shelf import Shelf
 from ray_diloco.master.squashing import Squasher
 from ray_diloco.master.standby import watch
-from ray_diloco.protocol.clock import Effect, Idle, Lane, LaneOutcome, Port, micros
+from ray_diloco.protocol.clock import Effect, Idle, Lane, LaneOutcome, Micros, Port, micros
 from ray_diloco.protocol.run import MasterReport, MasterStatus, Recorder, RunIdentity, RunLimits
 from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.tensors.dtypes import State
@@ -39,6 +39,8 @@ from ray_diloco.tensors.schema import StateSchema
 logger = logging.getLogger(__name__)
 
 WATCH, OPEN, ROUND, BEAT = "watch", "open", "round", "beat"
+STOPS = 3
+"""Times ``diloco.stop_timeout`` that a master which was asked to stop waits at most."""
 CLOSING_POLL = 0.5
 """Seconds between looks, at most, of a master that only waits for its nodes to end."""
 
@@ -55,6 +57,7 @@ class Master:
         settings: DilocoSettings,
         expected: tuple[str, ...],
         resume: bool,
+        began: str | None = None,
         standby: bool = False,
         squash_every: int = 0,
         work_seconds: float = 0.0,
@@ -71,7 +74,8 @@ class Master:
         state_dir: Path,
     ) -> None:
         """``initial``: the model that a new run starts from. ``expected``: nodes to wait for.
-        ``resume``: go on with the run even when it has ended. ``standby``: lead only when whoever
+        ``resume``: go on with the run even when it has ended; ``began``: since then, where all
+        participants read one clock. ``standby``: lead only when whoever
         leads is silent for `lease_seconds`. ``commits_per_hour``: of all participants; None: nobody
         counts. ``work_seconds``: what a merge, and an evaluation beside it, takes in virtual time.
         ``signer``: of globals. ``trust``: whose deltas and globals are taken; None: everybody's.
@@ -81,6 +85,7 @@ class Master:
         self._settings = settings
         self._expected = expected
         self._resume = resume
+        self._began = began
         self._standby = standby
         self._initial = initial
         self._repository = repository
@@ -104,20 +109,20 @@ class Master:
             clock=port,
             run=run,
             resume=resume,
+            fragments=settings.fragments,
         )
         self._loop: OuterLoop | None = None
         self._heart: Heart | None = None
         self._beating = False
         self._stop_asked: str | None = None
+        self._leaves_at: Micros | None = None
         self._lost: set[str] = set()
 
     def _gather(
         self, schema: StateSchema, squash_every: int, commits_per_hour: int | None
     ) -> Means:
         repository, retry, port = self._repository, self._retry, self._port
-        optimizer = OuterOptimizer(
-            lr=self._settings.outer_lr, momentum=self._settings.outer_momentum
-        )
+        optimizer = OuterOptimizer.of(self._settings, nodes=len(self._expected))
         shelf = Shelf(self._state_dir / "globals")
         collector = Collector(repository, retry, self._state_dir / "deltas", trust=self._trust)
         return Means(
@@ -138,6 +143,7 @@ class Master:
             recovery=Recovery(
                 repository,
                 retry,
+                settings=self._settings,
                 schema=schema,
                 optimizer=optimizer,
                 shelf=shelf,
@@ -155,7 +161,10 @@ class Master:
     # -- from other threads ------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """The nodes have been asked to end: look often, and end when they have."""
+        """The nodes have been asked to end: look often, and end when they have. Nodes elsewhere,
+        which nobody has asked, are left to themselves once those that were asked have had their
+        time, ``3 * diloco.stop_timeout``; the run stays open for whoever leads it on.
+        """
         self._stop_asked = self._stop_asked or reason
         self._port.interrupt()
 
@@ -242,6 +251,7 @@ class Master:
             ledger=opened.ledger,
             expected=self._expected,
             anew=self._resume,
+            began=self._began,
             node_timeout=self._settings.node_timeout,
             max_tokens=self._limits.max_tokens,
             keep_merged=self._settings.keep_merged,
@@ -283,13 +293,26 @@ class Master:
                 value = _value_of(outcome)
                 if outcome.name == ROUND:
                     self._keep_round(rounds, loop, published=value)
-                    looking = not loop.closed
+                    looking = not loop.closed and not self._leaves(loop)
                     if looking:
                         self._port.start(ROUND, self._next_round(loop, rounds))
                 elif outcome.name == EVALUATE:
                     self._evaluations.finished(value)
                 else:
                     self._beating = False
+
+    def _leaves(self, loop: OuterLoop) -> bool:
+        """Whether all have had the time for a last delta, a goodbye and a last round."""
+        if self._stop_asked is None:
+            return False
+        now = self._port.now()
+        if self._leaves_at is None:
+            self._leaves_at = Micros(now + STOPS * micros(self._settings.stop_timeout))
+        if now < self._leaves_at:
+            return False
+        still = ", ".join(sorted(loop.attendance.silences()))
+        logger.warning("stopped while %s still train; the run stays open", still or "others")
+        return True
 
     def _keep_round(self, rounds: Rounds, loop: OuterLoop, *, published: bool) -> None:
         if published:
@@ -300,9 +323,12 @@ class Master:
     def _next_round(self, loop: OuterLoop, rounds: Rounds) -> Generator[Effect, Any, bool]:
         poll = self._settings.poll_interval
         interval = poll if self._stop_asked is None else min(poll, CLOSING_POLL)
-        yield Idle(micros(interval), until=loop.attendance.next_silence(self._port.now()))
+        due = (loop.attendance.next_silence(self._port.now()), rounds.next_merge)
+        yield Idle(micros(interval), until=min((at for at in due if at is not None), default=None))
         while self._lost:
             loop.attendance.forget(self._lost.pop())
+        if self._stop_asked is not None:
+            loop.attendance.forget_unseen()
         try:
             return (yield from rounds.round())
         except (QuotaExceeded, TransientHubError):

@@ -5,15 +5,17 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
-from ray_diloco.errors import ForeignRunError, GlobalError
+from ray_diloco.errors import GlobalError
+from ray_diloco.hub.cards import check_same_run, read_card
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Repository
 from ray_diloco.master.outer_loop import OuterLoop, Publication
 from ray_diloco.master.outer_optimizer import OuterOptimizer
 from ray_diloco.master.outer_state import GlobalFiles
-from ray_diloco.master.publishing import Publisher, read_card, superseded
-from ray_diloco.master.recovery import LEDGER, Opened, Recovery
+from ray_diloco.master.publishing import Publisher, superseded
+from ray_diloco.master.recovery import Opened, Recovery
 from ray_diloco.master.round_files import write_first_global
+from ray_diloco.master.round_memory import LEDGER
 from ray_diloco.master.shelf import Shelf
 from ray_diloco.protocol.clock import Clock, Effect
 from ray_diloco.protocol.global_card import GlobalCard
@@ -23,27 +25,6 @@ from ray_diloco.tensors.dtypes import State
 from ray_diloco.tensors.schema import StateSchema
 
 logger = logging.getLogger(__name__)
-
-
-def check_same_run(card: GlobalCard, run: RunIdentity, *, repo_id: str, resume: bool) -> None:
-    """ForeignRunError unless this master may go on with what the repository holds. A run id of ""
-    means the run that is there.
-    """
-    if card.publication_id is None:
-        raise ForeignRunError(
-            f"{repo_id} is led by a plain peer, which keeps its ledger to itself; "
-            "expected an empty repository (hub.repo_id)"
-        )
-    if run.run_id not in ("", card.run_id) and not resume:
-        raise ForeignRunError(
-            f"{repo_id} holds run {card.run_id!r}; choose another hub.repo_id, or set "
-            "run.resume to go on with it"
-        )
-    if card.config_hash != run.config_hash:
-        raise ForeignRunError(
-            f"{repo_id} holds run {card.run_id!r} with other settings (model, data or diloco); "
-            "expected the configuration that it was started with"
-        )
 
 
 class Opening:
@@ -59,8 +40,11 @@ class Opening:
         clock: Clock,
         run: RunIdentity,
         resume: bool,
+        fragments: int = 1,
     ) -> None:
-        """``resume``: the run goes on, even when it had ended."""
+        """``resume``: the run goes on, even when it had ended. ``fragments``: into how many the
+        model is cut.
+        """
         self._repository = repository
         self._retry = retry
         self._publisher = publisher
@@ -68,6 +52,7 @@ class Opening:
         self._clock = clock
         self._run = run
         self._resume = resume
+        self._fragments = fragments
 
     def open(
         self,
@@ -90,11 +75,12 @@ class Opening:
         opened = yield from self._recovery.take_up(card, commit)
         if card.closed and not self._resume:
             return opened
-        return (yield from self._lead_on(opened))
+        return (yield from self._lead_on(opened, optimizer))
 
-    def _lead_on(self, opened: Opened) -> Generator[Effect, Any, Opened]:
+    def _lead_on(self, opened: Opened, optimizer: OuterOptimizer) -> Generator[Effect, Any, Opened]:
         """Publish the same weights under the next epoch: whoever led before can publish no more."""
-        card = replace(opened.card, master_epoch=opened.card.master_epoch + 1, round=())
+        epoch = opened.card.master_epoch + 1
+        card = replace(opened.card, master_epoch=epoch, round=(), optimizer=optimizer.label)
         if self._resume:
             card = replace(card, stop=None, closed=False)
         loop = OuterLoop(card=opened.card, ledger=opened.ledger, now=self._clock.now())
@@ -130,9 +116,11 @@ class Opening:
         card = replace(
             empty,
             bootstrap=True,
+            optimizer=optimizer.label,
             run_id=self._run.run_id,
             config_hash=self._run.config_hash,
             master_epoch=1,
+            fragment_steps=(0,) * self._fragments if self._fragments > 1 else (),
         )
         publication = Publication(card=card, ledger=ledger)
         card = self._publisher.complete(publication, model=files.model, state=files.state)

@@ -19,6 +19,7 @@ from ray_diloco.master.listing import (
     key_of,
     strays_in,
 )
+from ray_diloco.master.merging import Waiting
 from ray_diloco.protocol.clock import Micros, micros
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.global_card import GlobalCard
@@ -46,7 +47,7 @@ class Refusal:
 
     @property
     def covers(self) -> StepRanges:
-        return (self.card.covers if self.card is not None else None) or NO_STEPS
+        return (self.card.cells if self.card is not None else None) or NO_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,8 @@ class Publication:
 
 
 class OuterLoop:
-    """The outer loop of one master. ``expected`` and ``anew``: see `Attendance`; ``keep_merged``:
-    outer steps for which merged deltas stay.
+    """The outer loop of one master. ``expected``, ``anew``, ``began``: see `Attendance`;
+    ``keep_merged``: outer steps for which merged deltas stay.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class OuterLoop:
         ledger: Ledger,
         expected: Collection[str] = (),
         anew: bool = False,
+        began: str | None = None,
         node_timeout: float = 1.0,
         max_tokens: int | None = None,
         keep_merged: int = 0,
@@ -88,13 +90,16 @@ class OuterLoop:
         self.ledger = ledger
         self.closed = card.closed
         self.attendance = Attendance(
-            expected, node_timeout=micros(node_timeout), anew=anew, now=now
+            expected, node_timeout=micros(node_timeout), anew=anew, began=began, now=now
         )
         self._max_tokens = max_tokens
         self._keep_merged = keep_merged
+        self._looked_at = now
         self._listing: dict[str, FileEntry] = {}
         self._cards: dict[Key, DeltaCard] = {}
+        self._arrived_at: dict[Key, Micros] = {}
         self._refusals: dict[Key, Refusal] = {}
+        self._new_refusals: list[Refusal] = []
         self._merged_at: dict[Key, int] = {}
         self._strays: set[str] = set()
 
@@ -104,9 +109,10 @@ class OuterLoop:
         """Take the listing of the repository at one commit."""
         listing = {entry.path: entry for entry in entries}
         self.attendance.note(self._listing, listing, now)
-        self._listing = listing
+        self._listing, self._looked_at = listing, now
         listed = {key_of(entry) for entry in listing.values()}
         self._cards = {key: card for key, card in self._cards.items() if key in listed}
+        self._arrived_at = {key: at for key, at in self._arrived_at.items() if key in listed}
         strays = [path for path in strays_in(listing) if path not in self._strays]
         self._strays.update(strays)
         return Look(
@@ -118,17 +124,40 @@ class OuterLoop:
     def learned(self, entry: FileEntry, card: DeltaCard) -> None:
         """A delta lies ready, its header is sound."""
         self._cards[key_of(entry)] = card
+        self._arrived_at.setdefault(key_of(entry), self._looked_at)
 
     def refused(self, entry: FileEntry, reason: str) -> None:
         """A delta's content is wrong; it will be named with its reason in the next publication."""
         card = self._cards.pop(key_of(entry), None)
-        self._refusals[key_of(entry)] = Refusal(entry=entry, card=card, reason=reason)
+        refusal = self._refusals[key_of(entry)] = Refusal(entry=entry, card=card, reason=reason)
+        self._new_refusals.append(refusal)
+
+    def new_refusals(self) -> list[Refusal]:
+        """Those since the last call."""
+        told, self._new_refusals = self._new_refusals, []
+        return told
 
     def claimed(self, entry: FileEntry, claim: NodeCard | None) -> None:
         """A claim was read; None when it is not one."""
         self.attendance.claimed(entry, claim)
 
     # -- merging -----------------------------------------------------------------------------------
+
+    def waiting(self, *, now: Micros) -> Waiting:
+        """What waits to be merged, and for whom it may wait."""
+        ready = self.ready()
+        refused = {_node_of(refusal.entry) for refusal in self._refusals.values()}
+        return Waiting(
+            deltas=len(ready),
+            since=min((self._arrived_at[key_of(each.entry)] for each in ready), default=None),
+            answered={each.card.node_id for each in ready} | refused,
+            silent_at=self.attendance.silences(),
+            over=self.attendance.all_gone(now),
+        )
+
+    def waited(self, candidate: Candidate, *, now: Micros) -> Micros:
+        """For how long a delta has been seen in the repository."""
+        return Micros(now - self._arrived_at[key_of(candidate.entry)])
 
     def ready(self, most: int | None = None) -> tuple[Candidate, ...]:
         """What may be merged now, sorted by (node, step, path); a node's later deltas wait for
@@ -236,6 +265,7 @@ class OuterLoop:
             tokens_total=ledger.tokens_total,
             stop=stop,
             closed=closing,
+            fragment_steps=_fragment_steps(self.card.fragment_steps, merged, outer_step),
         )
 
     def _stays(self, entry: FileEntry, card: GlobalCard) -> bool:
@@ -258,6 +288,7 @@ class OuterLoop:
             self._merged_at[key_of(candidate.entry)] = card.outer_step
         for entry in publication.deletions:
             self._cards.pop(key_of(entry), None)
+            self._arrived_at.pop(key_of(entry), None)
             self._refusals.pop(key_of(entry), None)
             self._merged_at.pop(key_of(entry), None)
             self._listing.pop(entry.path, None)
@@ -324,6 +355,18 @@ class OuterLoop:
     def _is_stale(self, entry: FileEntry) -> bool:
         card = self._cards.get(key_of(entry))
         return card is not None and self.ledger.has(card, path=entry.path, blob_id=entry.blob_id)
+
+
+def _fragment_steps(
+    before: tuple[int, ...], merged: Sequence[Candidate], outer_step: int
+) -> tuple[int, ...]:
+    """When each fragment last changed, once these are merged into the global of ``outer_step``."""
+    steps = list(before)
+    for candidate in merged:
+        card = candidate.card
+        if card.fragment is not None:
+            steps[card.fragment] = outer_step
+    return tuple(steps)
 
 
 def _node_of(entry: FileEntry) -> str:

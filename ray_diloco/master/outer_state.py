@@ -2,7 +2,8 @@
 
 The outer state holds, as tensors: `<buffer>.<name>` for each outer buffer (momentum) of each
 parameter, `float32.<name>` for each parameter in half precision, and `statistics.<outer
-step>.<name>`, the global's statistics at the last outer steps. Its metadata are strings.
+step>.<name>`, the global's statistics at the last outer steps. The master's strings are its
+metadata, or after a round, which knows them only at its end, its last tensor.
 """
 
 import json
@@ -15,12 +16,17 @@ from types import TracebackType
 import torch
 
 from ray_diloco.errors import GlobalError
-from ray_diloco.tensors.dtypes import PIECE
+from ray_diloco.tensors.dtypes import PIECE, STRETCH
 from ray_diloco.tensors.safetensors_reader import SafetensorsReader, read_header
 from ray_diloco.tensors.schema import Entry, StateSchema
 
 STATISTICS_NAMES = "statistics_names"
 """Metadata field of the outer state: a JSON list, since a master has no module to ask."""
+
+STRINGS = "strings"
+"""The tensor of bytes that holds the strings of a round: JSON, filled up with spaces. In the header
+they would make the whole file's sha256 wait for the end of the round.
+"""
 
 PlannedTensor = tuple[str, torch.dtype, tuple[int, ...]]
 
@@ -45,8 +51,13 @@ class GlobalFiles:
         return StateSchema.of_described(read_header(self.model).tensors, statistics=statistics)
 
     def state_metadata(self) -> Mapping[str, str]:
-        """The strings that were stored with the outer state; empty without one."""
-        return {} if self.state is None else read_header(self.state).metadata
+        """The strings that were stored with the outer state; empty without one. SafetensorsError or
+        GlobalError for a file that is not well-formed.
+        """
+        if self.state is None:
+            return {}
+        with SafetensorsReader(self.state) as reader:
+            return strings_in(reader)
 
 
 class OpenGlobal:
@@ -79,23 +90,24 @@ class OpenGlobal:
         self._stack.close()
 
     @property
-    def metadata_bytes(self) -> int:
-        """How much text the state carries."""
-        if self._state is None:
-            return 0
-        return sum(len(text.encode()) for text in self._state.header.metadata.values())
+    def strings_bytes(self) -> int:
+        """How much room the state's strings take."""
+        return 0 if self._state is None else len(text_of(strings_in(self._state)))
 
     def own_piece(self, entry: Entry, start: int, count: int) -> torch.Tensor:
         """Numbers of the model file, in the entry's own dtype; valid until the next call."""
-        scratch = self._scratch.setdefault(
-            entry.number_dtype, torch.empty(PIECE, dtype=entry.number_dtype)
-        )[:count]
+        dtype = entry.number_dtype
+        if dtype not in self._scratch:
+            self._scratch[dtype] = torch.empty(STRETCH, dtype=dtype)
+        scratch = self._scratch[dtype][:count]
         self._model.read_into(entry.name, scratch, start=start)
         return scratch
 
     def read_parameter(self, entry: Entry, start: int, into: torch.Tensor) -> None:
         """The master's copy: from the state where the model's own dtype is half, else the model."""
-        if not self._read_state(f"float32.{entry.name}", entry, start, into):
+        if into.dtype == entry.number_dtype:
+            self._model.read_into(entry.name, into, start=start)
+        elif not self._read_state(f"float32.{entry.name}", entry, start, into):
             into.copy_(self.own_piece(entry, start, into.numel()))
 
     def read_buffer(self, buffer: str, entry: Entry, start: int, into: torch.Tensor) -> None:
@@ -154,6 +166,25 @@ def state_layout(
             yield f"{buffer}.{entry.name}", dtype, entry.shape
         if needs_copy(entry):
             yield f"float32.{entry.name}", torch.float32, entry.shape
+
+
+def strings_in(state: SafetensorsReader) -> dict[str, str]:
+    """The strings of an outer state. GlobalError when they are not strings."""
+    if STRINGS not in state.header.tensors:
+        return state.header.metadata
+    text = bytes(state.read(STRINGS).view(torch.uint8).numpy())
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise GlobalError(f"{STRINGS} of the outer state are not a table of strings")
+    return {**state.header.metadata, **found}
+
+
+def text_of(strings: Mapping[str, str]) -> bytes:
+    """Strings as the tensor holds them."""
+    return json.dumps(strings).encode()
 
 
 def needs_copy(entry: Entry) -> bool:

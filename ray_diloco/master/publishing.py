@@ -6,25 +6,29 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ray_diloco.errors import (
-    EntryMissing,
     HubError,
     ParentConflict,
     QuotaExceeded,
     TransientHubError,
     UsageError,
 )
+from ray_diloco.hub.cards import read_card
 from ray_diloco.hub.limits import Share, master_share
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, Repository
 from ray_diloco.hub.signature import Signer
 from ray_diloco.master.outer_loop import OuterLoop, Publication
 from ray_diloco.protocol.clock import Access, Clock, Effect, Sleep, Transfer
-from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
-from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH, STATE_PATH
+from ray_diloco.protocol.global_card import GlobalCard
+from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH, STATE_PATH, fragment_path
 from ray_diloco.tensors.safetensors_writer import WrittenFile
 
 MOST_CONFLICTS = 8
 """Tries of one publication on a branch that keeps moving, before the next round takes over."""
+
+Parts = Mapping[int, WrittenFile]
+"""By fragment, its file."""
+NO_PARTS: Parts = {}
 
 Fate = Literal["landed", "retry", "discard", "late"]
 
@@ -40,19 +44,6 @@ def superseded(repository: Repository, found: GlobalCard | None) -> SupersededEr
         f"{repository.repo_id} is led by another master now ({other!r}); "
         "this one stops and has changed nothing"
     )
-
-
-def read_card(
-    repository: Repository, retry: Retry, commit: str
-) -> Generator[Effect, Any, GlobalCard | None]:
-    """The global's metadata at a commit; None when there is none. GlobalError when malformed."""
-    try:
-        data = yield from retry.asking(
-            lambda: repository.read(CARD_PATH, commit=commit, limit=CARD_LIMIT)
-        )
-    except EntryMissing:
-        return None
-    return GlobalCard.from_json(data)
 
 
 class Publisher:
@@ -87,9 +78,10 @@ class Publisher:
         model: WrittenFile | None,
         state: WrittenFile | None,
         notes: Mapping[str, str] | None = None,
+        parts: Parts = NO_PARTS,
     ) -> GlobalCard:
         """The card with what only the files decide; a file that is None stays as it is. ``notes``:
-        what the state would say, of a publication without it.
+        what the state would say, of a publication without it. ``parts``: fragments that changed.
 
         Its id is of this incarnation alone: two masters that publish the same do not take each
         other's for their own.
@@ -99,6 +91,11 @@ class Publisher:
             card = replace(card, model_file=MODEL_PATH, model_sha256=model.sha256)
         if state is not None:
             card = replace(card, state_file=STATE_PATH, state_sha256=state.sha256)
+        if parts:
+            hashes = list(card.fragment_sha256 or [""] * len(card.fragment_steps))
+            for fragment, file in parts.items():
+                hashes[fragment] = file.sha256
+            card = replace(card, fragment_sha256=tuple(hashes))
         if notes is not None:
             card = replace(card, state_notes=notes)
         card = replace(card, signed_by=None, signature=None)
@@ -129,14 +126,19 @@ class Publisher:
         model: WrittenFile | None,
         state: WrittenFile | None,
         parent: str,
+        parts: Parts = NO_PARTS,
     ) -> Generator[Effect, Any, str | None]:
         """Commit until it has landed; gives the commit. None when this round must be thrown away.
 
         SupersededError when another publication is there, RevisionMissing or TransientHubError when
         its fate could not be learned: the next look will show it.
         """
-        additions = _additions(card, model, state)
-        yield Transfer("up", sum(file.size for file in (model, state) if file is not None))
+        files = _files(model, state, parts)
+        additions = [
+            Addition(path=CARD_PATH, source=card.to_json()),
+            *(Addition(path=p, source=f.path, sha256=f.sha256) for p, f in files.items()),
+        ]
+        yield Transfer("up", sum(file.size for file in files.values()))
         yield from self._retry.asking(lambda: self._repository.stage(additions))
         attempt, conflicts = 0, 0
         while conflicts < MOST_CONFLICTS:
@@ -222,11 +224,10 @@ class Publisher:
         )
 
 
-def _additions(
-    card: GlobalCard, model: WrittenFile | None, state: WrittenFile | None
-) -> list[Addition]:
-    additions = [Addition(path=CARD_PATH, source=card.to_json())]
-    for path, file in ((MODEL_PATH, model), (STATE_PATH, state)):
-        if file is not None:
-            additions.append(Addition(path=path, source=file.path, sha256=file.sha256))
-    return additions
+def _files(
+    model: WrittenFile | None, state: WrittenFile | None, parts: Parts
+) -> dict[str, WrittenFile]:
+    """By path, what changes beside the card."""
+    whole = {MODEL_PATH: model, STATE_PATH: state}
+    cut = {fragment_path(fragment): file for fragment, file in parts.items()}
+    return {path: file for path, file in whole.items() if file is not None} | cut

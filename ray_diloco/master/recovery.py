@@ -20,6 +20,7 @@ from ray_diloco.master.collecting import Collector
 from ray_diloco.master.outer_optimizer import OuterOptimizer
 from ray_diloco.master.outer_state import GlobalFiles
 from ray_diloco.master.round_files import aggregate_and_step
+from ray_diloco.master.round_memory import LEDGER, Memory
 from ray_diloco.master.shelf import Shelf
 from ray_diloco.master.validation import Acceptance, NormLimits, check_file
 from ray_diloco.protocol.clock import Compute, Effect, Micros, Transfer
@@ -27,12 +28,10 @@ from ray_diloco.protocol.delta_card import Identity
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ledger import Ledger
 from ray_diloco.protocol.paths import CARD_PATH, delta_path
+from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.tensors.schema import StateSchema
 
 logger = logging.getLogger(__name__)
-
-LEDGER = "ledger"
-"""Metadata field of the outer state that holds the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +53,7 @@ class Recovery:
         repository: Repository,
         retry: Retry,
         *,
+        settings: DilocoSettings,
         schema: StateSchema,
         optimizer: OuterOptimizer,
         shelf: Shelf,
@@ -64,6 +64,7 @@ class Recovery:
         self._repository = repository
         self._trust = trust
         self._retry = retry
+        self._settings = settings
         self._schema = schema
         self._optimizer = optimizer
         self._shelf = shelf
@@ -119,13 +120,20 @@ class Recovery:
         )
         listing = {entry.path: entry for entry in entries}
         acceptance = Acceptance(
-            schema=self._schema, outer_step=card.outer_step, accept_unbased=True
+            schema=self._schema,
+            outer_step=card.outer_step,
+            accept_unbased=True,
+            fragments=self._settings.fragments,
         )
+        live_nodes = iter(Memory.from_strings(card.state_notes).live_nodes)
         for merged in card.since_state:
+            nodes = next(live_nodes, 1)
             deltas: list[FetchedDelta] = []
             for identity in merged:
                 deltas.append((yield from self._delta(identity, listing, acceptance, commit)))
-            files = yield Compute(Micros(0), lambda d=deltas, f=files: self._again(d, f, card))
+            files = yield Compute(
+                Micros(0), lambda d=deltas, f=files, n=nodes: self._again(d, f, card, n)
+            )
         return files
 
     def _delta(
@@ -149,7 +157,7 @@ class Recovery:
         return FetchedDelta(path=path, file=file, card=found)
 
     def _again(
-        self, deltas: Sequence[FetchedDelta], files: GlobalFiles, card: GlobalCard
+        self, deltas: Sequence[FetchedDelta], files: GlobalFiles, card: GlobalCard, nodes: int
     ) -> GlobalFiles:
         done = aggregate_and_step(
             deltas,
@@ -160,6 +168,8 @@ class Recovery:
             folder=self._shelf.new(),
             model_metadata={"format": "pt"},
             describe_state=lambda _: card.state_notes,
+            settings=self._settings,
+            nodes=nodes,
         )
         if done.publication is None or done.merge.rejected:
             raise GlobalError("a delta that was merged is not what it was")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ray_diloco.errors import EntryMissing, GlobalError, HubError, PermanentHubError
+from ray_diloco.hub.cards import read_card
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Repository
 from ray_diloco.master.lease import Lease
-from ray_diloco.master.publishing import read_card
 from ray_diloco.protocol.clock import Clock, Effect, Idle, Micros
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.heartbeat import HEARTBEAT_LIMIT, Heartbeat

@@ -10,6 +10,7 @@ from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.terms import NEVER_HAD_A_GLOBAL
 from ray_diloco.tensors.codec import codec_named
 from ray_diloco.tensors.delta_file import check_layout
+from ray_diloco.tensors.fragments import split
 from ray_diloco.tensors.pseudo_gradient import Tally
 from ray_diloco.tensors.safetensors_reader import SafetensorsReader, read_header
 from ray_diloco.tensors.schema import StateSchema
@@ -26,6 +27,7 @@ class Acceptance:
     outer_step: int
     run_id: str | None = None
     accept_unbased: bool = False
+    fragments: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,12 @@ def check_card(card: DeltaCard, *, path: str, acceptance: Acceptance) -> None:
         raise DeltaError(path, f"schema {card.schema[:12]!r} is not that of the global")
     if None not in (card.run_id, acceptance.run_id) and card.run_id != acceptance.run_id:
         raise DeltaError(path, f"it belongs to run {str(card.run_id)[:40]!r}")
+    whole = card.fragment is None
+    if (1 if whole else card.fragments) != acceptance.fragments or whole != (
+        acceptance.fragments == 1
+    ):
+        found = "the whole model" if whole else f"fragment {card.fragment} of {card.fragments}"
+        raise DeltaError(path, f"it holds {found}, expected one of {acceptance.fragments}")
     codec_named(card.codec, path=path)
 
 
@@ -85,7 +93,8 @@ def check_file(file: Path, *, path: str, acceptance: Acceptance) -> DeltaCard:
             card = DeltaCard.from_header(reader.header.metadata, path=path)
             check_card(card, path=path, acceptance=acceptance)
             codec = codec_named(card.codec, path=path)
-            check_layout(reader.header, acceptance.schema, codec, path=path)
+            part = split(acceptance.schema, acceptance.fragments)[card.fragment or 0]
+            check_layout(reader.header, part, codec, path=path)
             _check_payload(reader, card, path)
     except SafetensorsError as error:
         raise DeltaError(path, str(error)) from None

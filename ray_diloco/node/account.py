@@ -2,11 +2,11 @@
 
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from ray_diloco.hub.repository import Traffic
+from ray_diloco.hub.repository import NO_TRAFFIC, Traffic
 from ray_diloco.node.coordinator import Coordinator
-from ray_diloco.node.trainer import StepReport, Trainer
+from ray_diloco.node.training import StepReport, Training
 from ray_diloco.protocol.clock import MICROS_PER_SECOND, Micros
 from ray_diloco.protocol.ranges import NO_STEPS
 from ray_diloco.protocol.run import NodeReport, NodeStatus
@@ -34,6 +34,7 @@ class Account:
         self._began: Micros | None = None
         self._ended = Micros(0)
         self._compute = 0
+        self._before = (0, 0)
 
     def known_as(self, nonce: str) -> None:
         """The incarnation that goes on may be an earlier one."""
@@ -60,23 +61,37 @@ class Account:
             self._recent.append(report.loss)
 
     def say(
-        self, state: str, *, now: Micros, trainer: Trainer, coordinator: Coordinator | None
+        self,
+        state: str,
+        *,
+        now: Micros,
+        trainer: Training,
+        coordinator: Coordinator | None,
+        traffic: Traffic = NO_TRAFFIC,
     ) -> None:
         """Renew the status."""
+        local_step = coordinator.local_step if coordinator else trainer.local_step
+        if self._began is None:
+            self._before = (local_step, trainer.tokens)
         status = replace(
             self._status,
+            nonce=self._origin.nonce,
             state=state,
-            local_step=coordinator.local_step if coordinator else trainer.local_step,
+            local_step=local_step,
             tokens=trainer.tokens,
             loss=self._mean_loss(),
             base_outer_step=coordinator.base_outer_step if coordinator else -1,
+            deltas_rejected=len(coordinator.tally.rejected) if coordinator else 0,
             now=now,
             training_since=self._began,
+            steps_before=self._before[0],
+            tokens_before=self._before[1],
+            **asdict(traffic),
         )
         with self._lock:
             self._status = status
 
-    def report(self, *, reason: str, trainer: Trainer) -> NodeReport:
+    def report(self, *, reason: str, trainer: Training) -> NodeReport:
         """The end of training without any exchange."""
         origin = self._origin
         began = self._began if self._began is not None else self._ended
@@ -99,18 +114,19 @@ class Account:
         *,
         reason: str,
         first_step: int,
-        trainer: Trainer,
+        trainer: Training,
         coordinator: Coordinator,
         traffic: Traffic,
         mismatched: int,
     ) -> NodeReport:
         """The end of one incarnation of a node."""
         tally = coordinator.tally
-        on_its_way = coordinator.job.work.steps if coordinator.job is not None else NO_STEPS
+        on_its_way = coordinator.job.cells if coordinator.job is not None else NO_STEPS
         return replace(
             self.report(reason=reason, trainer=trainer),
             local_steps=coordinator.local_step - first_step,
             first_step=first_step,
+            fragments=coordinator.fragments,
             dropped=str(tally.dropped),
             lost=str(tally.lost),
             unsent=str(coordinator.unsent.steps.minus(on_its_way)),
@@ -122,10 +138,7 @@ class Account:
             mismatched_entries=mismatched,
             deltas_landed=tally.deltas_landed,
             deltas_refused=tally.deltas_refused,
-            bytes_up=traffic.bytes_up,
-            bytes_down=traffic.bytes_down,
-            requests=traffic.requests,
-            commits=traffic.commits,
+            **asdict(traffic),
         )
 
     def _mean_loss(self) -> float | None:

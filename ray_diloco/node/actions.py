@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ray_diloco.protocol.clock import Micros
+from ray_diloco.protocol.fragments import cells
 from ray_diloco.protocol.global_card import GlobalCard
+from ray_diloco.protocol.ranges import StepRanges
 from ray_diloco.protocol.terms import Install
 from ray_diloco.protocol.work import NO_WORK, Work
 
@@ -19,6 +22,7 @@ class Job:
     ``local_step`` in a run that a peer leads.
     ``acknowledged``: a global that contains it was installed before the lane knew: what the lane
     says of it in the end changes nothing more.
+    ``fragment``: which one it carries; None: the model is not cut into fragments.
     """
 
     local_step: int
@@ -30,11 +34,22 @@ class Job:
     encoded: bool = False
     after_install: bool = False
     acknowledged: bool = False
+    fragment: int | None = None
 
     @property
     def sent_as(self) -> int:
         """The number under which the repository and the master know it."""
         return self.local_step if self.number is None else self.number
+
+    @property
+    def place(self) -> int:
+        """The fragment that it carries; 0 where there is but one."""
+        return self.fragment or 0
+
+    @property
+    def cells(self) -> StepRanges:
+        """What it covers, as the books have it."""
+        return cells(self.work.steps, self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +65,21 @@ class StartUpload:
 
 @dataclass(frozen=True, slots=True)
 class StartPoll:
-    """Look for a newer global in the poll lane and fetch it; ``anew``: even the one seen last."""
+    """Look for a newer global in the poll lane and fetch it; ``anew``: even the one seen last;
+    ``every``: again after so long, until there is something new; None: once.
+    """
 
     anew: bool = False
+    every: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class InstallGlobal:
-    """Install the global that was fetched, by this policy."""
+    """Install the global that was fetched, by this policy. ``fragments``: only these; None: all."""
 
     card: GlobalCard
     policy: Install
+    fragments: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +116,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The node cannot go on."""
+    """The node cannot go on. ``fenced``: because another process has its name."""
 
     message: str
+    fenced: bool = False
 
 
 Action = (

@@ -5,10 +5,13 @@ from typing import Any
 
 import ray
 import torch
+from ray.util.metrics import Counter, Gauge
 
 from ray_diloco.logs import log_to
 from ray_diloco.node.host import NodeHost
 from ray_diloco.node.plan import NodePlan
+from ray_diloco.protocol.clock import Micros
+from ray_diloco.protocol.metrics import NODE_METRICS, Meter
 from ray_diloco.protocol.run import Event, NodeReport, NodeStatus
 from ray_diloco.timing.times import Times
 
@@ -25,6 +28,8 @@ class _NodeActor:
         torch.set_num_interop_threads(1)
         self._plan = plan
         self._host = NodeHost(plan)
+        labels = {"run": plan.run.run_id, "participant": plan.node_id}
+        self._meter = Meter(NODE_METRICS, labels=labels, counter=Counter, gauge=Gauge)
 
     def ready(self) -> None:
         """Returns when the node is built; raises what kept it from being built."""
@@ -38,8 +43,16 @@ class _NodeActor:
 
     @control
     def look(self) -> tuple[NodeStatus, list[Event]]:
-        """The status, and what happened since the last look."""
-        return self._host.status(), self._host.events()
+        """The status, which is shown as metrics, too, and what happened since the last look."""
+        status = self._host.status()
+        self._meter.show(status)
+        return status, self._host.events()
+
+    @control
+    def died(self, back: Micros | None) -> tuple[NodeStatus, list[Event]]:
+        """The machine is about to be gone, as the scenario says: its last words."""
+        self._host.died(back)
+        return self.look()
 
     @control
     def stop(self, reason: str) -> None:

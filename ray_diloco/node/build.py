@@ -12,6 +12,7 @@ from ray_diloco.node.checkpoint import CheckpointShelf, Keeping
 from ray_diloco.node.exchange import Exchange
 from ray_diloco.node.node import Node
 from ray_diloco.node.plan import NodePlan
+from ray_diloco.node.silence import silent_by_lot
 from ray_diloco.node.single import SingleNode
 from ray_diloco.node.trainer import Trainer
 from ray_diloco.node.weights import Weights
@@ -84,6 +85,9 @@ def build_node(
         codec=plan.diloco.codec,
         codec_decay=plan.diloco.codec_decay,
         mismatch=plan.diloco.install_mismatch,
+        fragments=plan.diloco.fragments,
+        alpha=plan.diloco.fragment_mix,
+        delta_factor=1.0 if plan.profile is None else plan.profile.delta_factor,
     )
     if plan.diloco.compat:
         _refuse_complex(weights.schema)
@@ -106,6 +110,7 @@ def build_node(
         commits_per_hour=plan.hub.budget,
         signer=plan.security.signer(),
         trust=plan.security.trust(),
+        shard_tokens=_told_size(plan, trainer),
     )
     return Node(
         origin=origin,
@@ -121,6 +126,11 @@ def build_node(
         keeping=keeping_of(plan, schema=weights.schema.fingerprint),
         resume=plan.resume,
         reopens=plan.reopens,
+        silent=silent_by_lot(
+            0.0 if plan.profile is None else plan.profile.silent_share,
+            run_seed=plan.run.seed,
+            node_id=plan.node_id,
+        ),
     )
 
 
@@ -138,6 +148,19 @@ def keeping_of(plan: NodePlan, *, schema: str) -> Keeping:
     if kept is not None and kept.facts.schema != schema:
         raise ConfigError("run.resume", str(kept.folder), "expected the model that it was made of")
     return Keeping(shelf=shelf, every_steps=settings.every_steps, kept=kept)
+
+
+def _told_size(plan: NodePlan, trainer: Trainer) -> int | None:
+    """What deltas say of the size of the node's data, where weights ask for it."""
+    if plan.diloco.weighting != "shard_size":
+        return None
+    if trainer.shard_tokens is None:
+        raise ConfigError(
+            "diloco.weighting",
+            plan.diloco.weighting,
+            "expected equal or tokens: the data do not tell the size of a shard (shard_tokens)",
+        )
+    return trainer.shard_tokens
 
 
 def _refuse_complex(schema: StateSchema) -> None:

@@ -10,33 +10,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ray_diloco.errors import (
-    ConfigError,
-    ContentError,
-    EntryMissing,
-    ForeignRunError,
-    GlobalError,
     QuotaExceeded,
     RevisionMissing,
-    SafetensorsError,
     TransientHubError,
 )
 from ray_diloco.hub.limits import Kind, Share, node_share
 from ray_diloco.hub.patience import Retry
-from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Repository
+from ray_diloco.hub.repository import Addition, FileEntry, Repository
 from ray_diloco.hub.signature import Signer, Trust
 from ray_diloco.node.actions import Job
 from ray_diloco.node.checkpoint import Facts, file_sha256, link
-from ray_diloco.node.claiming import Claim, Claimed, read_card
+from ray_diloco.node.claiming import Claim, Claimed, Watching
+from ray_diloco.node.polling import Polling, Steps
+from ray_diloco.node.sighting import read_sound_card
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import Access, Clock, Effect, Micros, Sleep, Transfer, micros
 from ray_diloco.protocol.delta_card import DeltaCard
-from ray_diloco.protocol.global_card import CARD_LIMIT, GlobalCard
-from ray_diloco.protocol.paths import CARD_PATH, NODES_FOLDER, delta_path, parse_delta_path
-from ray_diloco.tensors.dtypes import State
-
-RUN_START = Micros(0)
-
-Steps = Generator[Effect, Any, Any]
+from ray_diloco.protocol.paths import NODES_FOLDER, delta_path, parse_delta_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +35,6 @@ class Uploaded:
 
     outcome: Literal["landed", "refused", "zero", "not finite"]
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
-    """What a poll found: nothing, only newer metadata, a newer global, or one that is refused.
-    ``began``: when the model's fetch did.
-    """
-
-    card: GlobalCard | None = None
-    state: State | None = None
-    refused: str | None = None
-    began: Micros = RUN_START
-
-
-class _NotOurModel(GlobalError):
-    """A sound global whose entries are not those of the model that this node trains."""
 
 
 class Exchange:
@@ -82,21 +56,22 @@ class Exchange:
         commits_per_hour: int | None = None,
         signer: Signer | None = None,
         trust: Trust | None = None,
+        shard_tokens: int | None = None,
     ) -> None:
         """``node_timeout``: seconds after which a silent process under our name counts as gone.
         ``commits_per_hour``: of all participants; None: nobody counts. ``signer``: of deltas.
-        ``trust``: whose globals are taken; None: everybody's.
+        ``trust``: whose globals are taken; None: everybody's. ``shard_tokens``: what deltas say of
+        the size of the data; None: nothing.
         """
         self._node_id = node_id
         self._nonce = nonce
-        self._run_id = run_id
         self._inner_steps = inner_steps
         self._repository = repository
         self._weights = weights
         self._retry = retry
         self._clock = clock
         self._signer = signer
-        self._trust = trust
+        self._shard_tokens = shard_tokens
         self._share = Share(clock, commits_per_hour, node_share)
         self._beat_after = micros(node_timeout / 2)
         self._last_sign = clock.now()
@@ -104,10 +79,17 @@ class Exchange:
         self._used = 0
         self.state_dir = state_dir
         self._outgoing = state_dir / "outgoing"
-        self._incoming = state_dir / "incoming"
-        self._etag: str | None = None
-        self._refused: str | None = None
-        self._peer_led = False
+        incoming = state_dir / "incoming"
+        self._polling = Polling(
+            run_id=run_id,
+            repository=repository,
+            weights=weights,
+            retry=retry,
+            clock=clock,
+            incoming=incoming,
+            trust=trust,
+            heed=self._share.heed,
+        )
         self.last_number = 0
         """The highest number that a delta of this nonce was ever encoded under."""
         self.delta_file = self._outgoing
@@ -121,18 +103,18 @@ class Exchange:
             node_timeout=node_timeout,
             gap=inner_steps,
         )
-        for folder in (self._outgoing, self._incoming):
+        for folder in (self._outgoing, incoming):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @property
     def peer_led(self) -> bool:
         """The globals of this run come from a plain peer."""
-        return self._peer_led
+        return self._polling.peer_led
 
     @property
     def run_id(self) -> str:
         """Of the run that this node is part of; "" while that is not known."""
-        return self._run_id
+        return self._polling.run_id
 
     def may_send(self) -> bool:
         """Whether this node's share of the commit budget has room for a delta now."""
@@ -144,7 +126,9 @@ class Exchange:
 
     # -- the name ----------------------------------------------------------------------------------
 
-    def claim(self, *, takeover: bool, kept: Facts | None = None) -> Steps:
+    def claim(
+        self, *, takeover: bool, kept: Facts | None = None, watching: Watching | None = None
+    ) -> Steps:
         """Take the name; gives `Claimed`. ``kept``: our checkpoint, whose nonce goes on if nobody
         else had the name since.
 
@@ -153,17 +137,17 @@ class Exchange:
         self._share.spend()
         claimed: Claimed = yield from self._claim.take(
             self._nonce,
-            run_id=self._run_id,
+            run_id=self.run_id,
             kept=None if kept is None else kept.nonce,
             takeover=takeover,
+            watching=watching,
         )
         self._nonce = claimed.nonce
         self._used, self._last_sign = claimed.used, self._clock.now()
         if kept is not None and claimed.continues:
             self.last_number = max(kept.last_number, claimed.own)
-            self._peer_led = kept.peer_led
-            self._check_codec()
-            self._run_id = self._run_id or kept.run_id
+            self._polling.follow(peer_led=kept.peer_led)
+            self._polling.run_id = self.run_id or kept.run_id
         return claimed
 
     @property
@@ -180,7 +164,7 @@ class Exchange:
         try:
             yield from self._claim.beat(
                 self._nonce,
-                run_id=self._run_id,
+                run_id=self.run_id,
                 last_local_step=max(self._used, self.last_number),
                 number=self._beats,
             )
@@ -192,7 +176,7 @@ class Exchange:
         """Say that this node is done."""
         self._share.spend()
         yield from self._claim.give_back(
-            self._nonce, run_id=self._run_id, last_local_step=last_local_step
+            self._nonce, run_id=self.run_id, last_local_step=last_local_step
         )
 
     # -- an upload job -----------------------------------------------------------------------------
@@ -203,9 +187,11 @@ class Exchange:
         """Write the delta once, ``keep`` what a restart needs, call ``encoded``, and send the same
         bytes until their fate is known.
         """
-        number = (
-            (yield from self._peer_number(job.local_step)) if self._peer_led else job.local_step
-        )
+        number = job.local_step
+        if self.peer_led:
+            number = yield from self._peer_number(job.local_step)
+        elif job.fragment is not None:  # at the end one after the other goes out of one step
+            number = max(number, self.last_number + 1)
         card = self._card(job, number)
         file = self._outgoing / Path(delta_path(self._node_id, number)).name
         for old in self._outgoing.glob("delta_*.safetensors"):
@@ -241,11 +227,14 @@ class Exchange:
             covers=job.work.steps,
             oldest_base_outer_step=job.oldest_base_outer_step,
             tokens=job.work.tokens,
+            shard_tokens=self._shard_tokens,
             mean_loss=job.work.mean_loss,
             schema=self._weights.schema.fingerprint,
-            run_id=self._run_id or None,
+            run_id=self.run_id or None,
             sent_at=self._clock.utc(),
             final=job.final,
+            fragment=job.fragment,
+            fragments=self._weights.fragments,
         )
 
     def _peer_number(self, local_step: int) -> Generator[Effect, Any, int]:
@@ -311,109 +300,19 @@ class Exchange:
         )
         if entry is not None and entry.sha256 in (None, addition.sha256):
             return True
-        card = yield from read_card(repository, self._retry, commit)
+        card = yield from read_sound_card(repository, self._retry, commit)
         row = card.nodes.get(self._node_id) if card is not None else None
         return row is not None and row.nonce == self._nonce and row.last_local_step >= number
 
     # -- a poll ------------------------------------------------------------------------------------
 
-    def poll(self, *, seen: tuple[int, int], anew: bool) -> Steps:
-        """Look for a global that is newer than ``seen``, or with ``anew`` at least as new; fetch
-        it.
+    def poll(self, *, seen: tuple[int, int], anew: bool, have: int = -1) -> Steps:
+        """See `Polling.poll`."""
+        return self._polling.poll(seen=seen, anew=anew, have=have)
 
-        What must not be installed is refused with its reason, once. GlobalError when the first
-        global of all is not one of this model, ForeignRunError when it is another run's.
-        """
-        try:
-            head: FileHead | None = yield from self._ask(
-                lambda: self._repository.head(CARD_PATH), kind="look"
-            )
-        except (QuotaExceeded, TransientHubError) as error:
-            self._retry.note(error)
-            return Polled()
-        if head is None or head.etag == self._refused or (head.etag == self._etag and not anew):
-            return Polled()
-        try:
-            found: Polled = yield from self._look(head, seen, anew=anew)
-        except (RevisionMissing, QuotaExceeded, TransientHubError) as error:
-            self._retry.note(error)
-            return Polled()
-        except (ContentError, EntryMissing) as error:
-            if isinstance(error, _NotOurModel) and seen[1] < 0:
-                raise GlobalError(str(error)) from None
-            self._refused = head.etag
-            return Polled(refused=str(error))
-        self._etag = head.etag
-        return found
-
-    def _look(
-        self, head: FileHead, seen: tuple[int, int], *, anew: bool
-    ) -> Generator[Effect, Any, Polled]:
-        data = yield from self._ask(
-            lambda: self._repository.read(CARD_PATH, commit=head.commit, limit=CARD_LIMIT)
-        )
-        card = GlobalCard.from_json(data)
-        self._check_run(card)
-        objection = self._trust.objection_to_card(card) if self._trust is not None else None
-        if objection is not None:
-            raise GlobalError(f"{CARD_PATH}: {objection}")
-        self._share.heed(sum(not row.done for row in card.nodes.values()))
-        if card.version < seen:
-            raise GlobalError(
-                f"{CARD_PATH} goes back from (master_epoch, outer_step) {seen} to {card.version}"
-            )
-        if card.version == seen and not anew:
-            return Polled(card=card)
-        began = self._clock.now()
-        file = yield from self._fetch(card, head.commit)
-        try:
-            state = self._weights.check(file)
-        except GlobalError as error:
-            raise _NotOurModel(str(error)) from None
-        except SafetensorsError as error:
-            raise GlobalError(f"{card.model_file}: {error}") from None
-        self._peer_led = card.publication_id is None
-        self._check_codec()
-        return Polled(card=card, state=state, began=began)
-
-    def _fetch(self, card: GlobalCard, commit: str) -> Generator[Effect, Any, Path]:
-        """The model that a card names. GlobalError when its bytes are not those that were
-        published: bytes that only arrived damaged are fetched again.
-        """
-        repository, path, sha256 = self._repository, card.model_file, card.model_sha256
-        file = self._incoming / "global.safetensors"
-        if sha256 is None:
-            commit = yield from self._ask(lambda: repository.last_commit(CARD_PATH, commit=commit))
-
-        def fetch() -> str:
-            return repository.fetch(path, commit=commit, destination=file, sha256=sha256)
-
-        try:
-            yield Access(fetch, kind="read")
-        except (TransientHubError, QuotaExceeded):
-            entry: FileEntry | None = yield from self._ask(
-                lambda: repository.entry(path, commit=commit)
-            )
-            if entry is not None and sha256 is not None and entry.sha256 not in (None, sha256):
-                raise GlobalError(f"{path}: its sha256 is not the one in {CARD_PATH}") from None
-            yield from self._ask(fetch)
-        yield Transfer("down", file.stat().st_size)
-        return file
-
-    def _check_codec(self) -> None:
-        if self._peer_led and self._weights.codec != "fp32":
-            raise ConfigError(
-                "diloco.codec",
-                self._weights.codec,
-                "expected fp32: a plain peer leads this run, which reads nothing else",
-            )
-
-    def _check_run(self, card: GlobalCard) -> None:
-        if self._run_id and card.run_id not in (None, self._run_id):
-            raise ForeignRunError(
-                f"{self._repository.repo_id} holds run {card.run_id!r}, expected {self._run_id!r}"
-            )
-        self._run_id = self._run_id or card.run_id or ""
+    def poll_until_new(self, *, seen: tuple[int, int], every: Micros, have: int = -1) -> Steps:
+        """See `Polling.poll_until_new`."""
+        return self._polling.poll_until_new(seen=seen, every=every, have=have)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from ray_diloco.node.locking import sole_use
 from ray_diloco.node.node import Node
 from ray_diloco.node.plan import NodePlan
 from ray_diloco.node.single import SingleNode
-from ray_diloco.protocol.clock import Port
+from ray_diloco.protocol.clock import Micros, Port
 from ray_diloco.protocol.events import EventLog
 from ray_diloco.protocol.run import Event, NodeReport, NodeStatus
 
@@ -43,6 +43,13 @@ class NodeHost:
 
     def status(self) -> NodeStatus:
         return self._node.status() if self._node else NodeStatus(node_id=self._plan.node_id)
+
+    def died(self, back: Micros | None) -> None:
+        """The machine is gone, as the scenario says: the last word of this incarnation. ``back``:
+        when its next one joins; None: never.
+        """
+        if self._events is not None:
+            self._events.record("crashed", local_step=self.status().local_step, back=back)
 
     def events(self) -> list[Event]:
         """What happened since the last call."""

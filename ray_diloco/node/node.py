@@ -5,7 +5,8 @@ this step and the next (`performer`, `weights`), with lanes (`exchange`) that ru
 """
 
 import logging
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ray_diloco.errors import (
     DISK_FAULTS,
@@ -17,15 +18,18 @@ from ray_diloco.errors import (
 from ray_diloco.hub.repository import Repository
 from ray_diloco.node.account import Account, Origin
 from ray_diloco.node.checkpoint import Checkpoint, Keeping
-from ray_diloco.node.claiming import Claimed
+from ray_diloco.node.claiming import Claimed, in_use
 from ray_diloco.node.coordinator import Coordinator
 from ray_diloco.node.exchange import Exchange
+from ray_diloco.node.leaving import LaneUnfinished, finish_lane, send_the_rest
 from ray_diloco.node.performer import Performer
 from ray_diloco.node.saving import DELTA, Saver, restore
-from ray_diloco.node.trainer import StepReport, Trainer
+from ray_diloco.node.silence import Silence, never_silent
+from ray_diloco.node.training import StepReport, Training
 from ray_diloco.node.weights import Weights
-from ray_diloco.protocol.clock import Lane, Micros, Port, micros
+from ray_diloco.protocol.clock import Micros, Port, micros
 from ray_diloco.protocol.limits import reason_to_stop
+from ray_diloco.protocol.node_card import NodeCard
 from ray_diloco.protocol.run import NodeReport, NodeStatus, Recorder, RunLimits
 from ray_diloco.protocol.settings import DilocoSettings
 
@@ -44,7 +48,7 @@ class Node:
         origin: Origin,
         settings: DilocoSettings,
         limits: RunLimits,
-        trainer: Trainer,
+        trainer: Training,
         weights: Weights,
         exchange: Exchange,
         repository: Repository,
@@ -54,9 +58,11 @@ class Node:
         keeping: Keeping | None = None,
         resume: bool = False,
         reopens: bool = False,
+        silent: Silence = never_silent,
     ) -> None:
         """``resume``: this goes on with earlier training under the name, even without a checkpoint.
-        ``reopens``: so does the whole run, whatever its last global says of an end.
+        ``reopens``: so does the whole run, whatever its last global says of an end. ``silent``: at
+        which boundaries it sends nothing.
         """
         self._node_id = origin.node_id
         self._nonce = origin.nonce
@@ -72,9 +78,12 @@ class Node:
         self._keeping = keeping or Keeping()
         self._resume = resume
         self._reopens = reopens
+        self._silent = silent
         self._account = Account(origin, window=settings.inner_steps)
         self._stop_asked: str | None = None
         self._has_name = False
+        self._holder: NodeCard | None = None
+        self._free_since = Micros(0)
         self._start_from(0)
 
     def _start_from(self, first_step: int, claimed: Claimed | None = None) -> None:
@@ -87,6 +96,7 @@ class Node:
             first_step=first_step,
             forerunners=claimed.forerunners if claimed is not None else None,
             over=claimed.publication_id if claimed is not None and self._reopens else None,
+            silent=self._silent,
         )
         self._saver = Saver(
             self._keeping.shelf,
@@ -123,37 +133,93 @@ class Node:
 
     def run(self) -> NodeReport:
         """Claim the name, wait for the global, train until the run ends, send the rest, depart."""
+        with self.living():
+            if self.begin():
+                while self.reason_to_stop() is None:
+                    self.after_step(self.step())
+            return self.end()
+
+    @contextmanager
+    def living(self) -> Iterator[None]:
+        """Around `begin`, `after_step` and `end`: whatever ends the node, its name is free again
+        where that is possible, and its lanes end. TrainingError for a disk that gives out.
+        """
         try:
-            if self._begin():
-                self._await_permission()
-                reason = self._train()
-                self._depart(reason)
-            else:
-                reason = self._stop_asked or ""
+            yield
         except BaseException as error:
             self._give_back_the_name(error)
             self._say("failed")
+            if self._has_name and isinstance(error, Exception):
+                self._record("node_failed", local_step=self._coordinator.local_step)
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise disk_error(
                     f"node {self._node_id!r}", error, folder=self._exchange.state_dir
                 ) from error
             raise
-        else:
-            self._say("done")
-            return self._report(reason)
         finally:
             self._exchange.conclude()
             self._port.close()
 
-    def _begin(self) -> bool:
-        """Take the name; go on from the checkpoint, or begin anew above all that was used. False
-        when the node was asked to stop before it had the name.
+    def begin(self) -> bool:
+        """Take the name and wait for the global. False when the node was asked to stop before it
+        had the name. NodeInUseError, and TrainingError when no global came in time.
         """
+        if not self._take_name():
+            return False
+        self._await_permission()
+        self._free_since = self._port.now()
+        return True
+
+    def after_step(self, report: StepReport) -> None:
+        """What one call of the trainer means for the exchange: all that happens between this step
+        and the next, waiting included.
+        """
+        self._performer.deliver()
+        if report.stepped:
+            self._performer.perform(
+                self._coordinator.stepped(
+                    now=self._port.now(),
+                    tokens=report.tokens,
+                    loss=report.loss,
+                    may_send=self._exchange.may_send(),
+                )
+            )
+        self._performer.save_when_due()
+        self._performer.beat_when_due()
+        self._say("training")
+        self._await_permission()
+        self._free_since = self._port.now()
+
+    def end(self, otherwise: str = "") -> NodeReport:
+        """Send what is unsent, say goodbye, and tell what was done; ``otherwise``: why, when it is
+        not the node that had to stop. NodeInUseError when another process had the name for as long
+        as there was something to do.
+        """
+        reason = self.reason_to_stop() or otherwise
+        if self._has_name:
+            self._depart(reason)
+        self._require_use(reason)
+        self._say("done")
+        return self._report(reason)
+
+    def _require_use(self, reason: str) -> None:
+        """NodeInUseError when the node took no step because its name was in use for so long."""
+        came_too_late = self._coordinator.local_step == self._first_step
+        if self._holder is not None and came_too_late and self._stop_asked is None:
+            raise NodeInUseError(f"{in_use(self._node_id, self._holder)}; it ended: {reason}")
+
+    def _take_name(self) -> bool:
+        """Go on from the checkpoint, or begin anew above all that was used under the name."""
         kept = self._keeping.kept
         facts = kept.facts if kept is not None else None
-        claim = self._exchange.claim(takeover=self._takeover, kept=facts)
-        claimed: Claimed | None = self._finish_lane(CLAIM, claim, while_wanted=True)
-        if claimed is None:
+        claim = self._exchange.claim(
+            takeover=self._takeover, kept=facts, watching=self._waits_for_its_name
+        )
+        try:
+            claimed: Claimed = finish_lane(
+                self._port, CLAIM, claim, wanted=lambda: self._stop_asked is None
+            )
+        except LaneUnfinished:
             return False
         self._has_name = True
         self._nonce = claimed.nonce
@@ -171,9 +237,16 @@ class Node:
             "node_started", nonce=self._nonce, first_step=self._first_step, resumed=resumed
         )
         if kept is not None and not claimed.continues:
-            unsent = str(kept.facts.standing.unsent.steps)
+            unsent = str(kept.facts.standing.unsent_cells)
             self._record("checkpoint_outlived", nonce=kept.facts.nonce, unsent=unsent)
+        self._say("waiting")
         return True
+
+    def _waits_for_its_name(self, holder: NodeCard) -> None:
+        """Called by the claim's lane, while nothing else goes on."""
+        self._holder = holder
+        self._record("name_in_use", nonce=holder.nonce, since=holder.started)
+        self._say("waiting for its name")
 
     def _go_on(self, kept: Checkpoint, claimed: Claimed) -> None:
         """The same incarnation. When the repository has more of it than the checkpoint knows, the
@@ -193,33 +266,16 @@ class Node:
         if standing.job is not None:
             self._exchange.take_back(kept.folder / DELTA, standing.job.sent_as)
             self._performer.resend(standing.job)
+        if not self._reopens:
+            coordinator.stop_reason = claimed.stop
         self._performer.perform(actions)
 
-    def _train(self) -> str:
-        while (reason := self._reason_to_stop()) is None:
-            report = self._step()
-            self._performer.deliver()
-            if report.stepped:
-                self._performer.perform(
-                    self._coordinator.stepped(
-                        now=self._port.now(),
-                        tokens=report.tokens,
-                        loss=report.loss,
-                        may_send=self._exchange.may_send(),
-                    )
-                )
-            self._performer.save_when_due()
-            self._performer.beat_when_due()
-            self._say("training")
-            self._await_permission()
-        return reason
-
-    def _step(self) -> StepReport:
-        began = self._port.now()
+    def step(self) -> StepReport:
+        """One local step by the trainer, in the time that the port says it takes."""
         self._port.before_step(*self._quiet())
         report = self._trainer.step()
         self._port.after_step()
-        self._account.stepped(report, began=began, ended=self._port.now())
+        self._account.stepped(report, began=self._free_since, ended=self._port.now())
         return report
 
     def _quiet(self) -> tuple[int, Micros]:
@@ -235,7 +291,8 @@ class Node:
             until = min(until, micros(limits.max_seconds))
         return steps, until
 
-    def _reason_to_stop(self) -> str | None:
+    def reason_to_stop(self) -> str | None:
+        """Why no further step should be taken; None while training goes on."""
         steps, now = self._trainer.local_step, self._port.now()
         return (
             self._stop_asked
@@ -246,12 +303,14 @@ class Node:
     def _await_permission(self) -> None:
         """Wait until the coordinator lets the node train, or the run is over."""
         coordinator, began = self._coordinator, self._port.now()
-        while coordinator.waits_for is not None and self._reason_to_stop() is None:
+        while coordinator.waits_for is not None and self.reason_to_stop() is None:
             self._performer.perform(coordinator.settle(now=self._port.now()))
             if coordinator.waits_for is None:
                 break
             self._say("waiting")
             self._check_patience(began)
+            if coordinator.waits_for == "merge":
+                self._performer.beat_when_due()
             self._port.wait(self._next_look(began))
             self._performer.deliver()
         if self._port.now() > began:
@@ -262,10 +321,21 @@ class Node:
         next one, which may be over already, does not count.
         """
         coordinator = self._coordinator
-        if coordinator.waits_for != "global":
-            return None
-        patience_ends = Micros(began + micros(self._settings.bootstrap_timeout))
-        return patience_ends if coordinator.polling else min(coordinator.next_poll, patience_ends)
+        match coordinator.waits_for:
+            case "global":
+                ends = Micros(began + micros(self._settings.bootstrap_timeout))
+            case "merge":
+                ends = self._next_sign()
+            case _:
+                return None
+        return ends if coordinator.polling else min(coordinator.next_poll, ends)
+
+    def _next_sign(self) -> Micros:
+        """When a node that waits for a merge shows that it lives, or ends."""
+        due, most = self._exchange.beat_due, self._limits.max_seconds
+        if self._performer.beating or self._coordinator.uploading:
+            due = Micros(self._port.now() + micros(self._settings.node_timeout))
+        return due if most is None else min(due, micros(most))
 
     def _check_patience(self, began: Micros) -> None:
         patience = self._settings.bootstrap_timeout
@@ -283,26 +353,16 @@ class Node:
         self._record("node_stopping", reason=reason, local_step=self._coordinator.local_step)
         patience = micros(self._settings.stop_timeout)
         deadline = Micros(self._port.now() + patience)
-        self._send_the_rest(deadline)
+        send_the_rest(self._coordinator, self._performer, self._port, deadline)
         self._performer.save_the_rest()
+        self._say_goodbye(patience)
+
+    def _say_goodbye(self, patience: Micros) -> None:
         depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
-        self._finish_lane(DEPART, depart, deadline=Micros(self._port.now() + patience))
-
-    def _send_the_rest(self, deadline: Micros) -> None:
-        """Hand over what is unsent; again after a refusal, while there is time."""
-        refused = -1
-        while refused < self._coordinator.tally.deltas_refused:
-            self._await_upload(deadline)
-            if self._coordinator.uploading or self._port.now() >= deadline:
-                return
-            refused = self._coordinator.tally.deltas_refused
-            self._performer.perform(self._coordinator.finish())
-            self._await_upload(deadline)
-
-    def _await_upload(self, deadline: Micros) -> None:
-        while self._coordinator.uploading and self._port.now() < deadline:
-            self._port.wait(deadline)
-            self._performer.deliver()
+        try:
+            finish_lane(self._port, DEPART, depart, deadline=Micros(self._port.now() + patience))
+        except LaneUnfinished:
+            logger.warning("%s: could not say in time that it ends", self._node_id)
 
     def _give_back_the_name(self, error: BaseException) -> None:
         """A node that fails by a fault of its own says so, so that nobody waits for it; it may come
@@ -313,42 +373,19 @@ class Node:
             return
         try:
             self._port.interrupt()  # a lane starts earlier than the step that failed had promised
-            depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
-            deadline = Micros(self._port.now() + micros(FAREWELL_SECONDS))
-            self._finish_lane(DEPART, depart, deadline)
+            self._say_goodbye(micros(FAREWELL_SECONDS))
         except Exception as trouble:
             logger.warning("%s could not say that it failed: %s", self._node_id, trouble)
-
-    def _finish_lane(
-        self,
-        name: str,
-        lane: Lane,
-        deadline: Micros | None = None,
-        *,
-        while_wanted: bool = False,
-    ) -> Any:
-        """Run a lane and wait for its value; None when the deadline came first, or, with
-        ``while_wanted``, the wish to stop. Other lanes may end meanwhile; at these moments nobody
-        waits for what they found.
-        """
-        self._port.start(name, lane)
-        while deadline is None or self._port.now() < deadline:
-            if while_wanted and self._stop_asked is not None:
-                return None
-            for outcome in self._port.collect():
-                if outcome.name == name:
-                    if outcome.error is not None:
-                        raise outcome.error
-                    return outcome.value
-            self._port.wait(deadline)
-        logger.warning("%s: %s did not end within diloco.stop_timeout", self._node_id, name)
-        return None
 
     # -- telling -----------------------------------------------------------------------------------
 
     def _say(self, state: str) -> None:
         self._account.say(
-            state, now=self._port.now(), trainer=self._trainer, coordinator=self._coordinator
+            state,
+            now=self._port.now(),
+            trainer=self._trainer,
+            coordinator=self._coordinator,
+            traffic=self._repository.traffic,
         )
 
     def _report(self, reason: str) -> NodeReport:

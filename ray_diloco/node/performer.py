@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 
-from ray_diloco.errors import RayDilocoError, TrainingError
+from ray_diloco.errors import NodeInUseError, RayDilocoError, TrainingError
 from ray_diloco.node.actions import (
     Action,
     AdvanceBaseline,
@@ -18,9 +18,10 @@ from ray_diloco.node.actions import (
     StartUpload,
 )
 from ray_diloco.node.coordinator import Coordinator
-from ray_diloco.node.exchange import Exchange, Polled, Uploaded
+from ray_diloco.node.exchange import Exchange, Uploaded
+from ray_diloco.node.polling import Polled
 from ray_diloco.node.saving import Saver
-from ray_diloco.node.trainer import Trainer
+from ray_diloco.node.training import Training
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import LaneOutcome, Port
 from ray_diloco.protocol.run import Recorder
@@ -39,7 +40,7 @@ class Performer:
         *,
         node_id: str,
         coordinator: Coordinator,
-        trainer: Trainer,
+        trainer: Training,
         weights: Weights,
         exchange: Exchange,
         saver: Saver,
@@ -85,14 +86,15 @@ class Performer:
         self._port.start(UPLOAD, self._exchange.resend(job.sent_as))
 
     def perform(self, actions: list[Action]) -> None:
-        """Carry out actions in order. TrainingError when the coordinator gives up."""
+        """Carry out actions in order. TrainingError when the coordinator gives up, NodeInUseError
+        when it does because another process has the name.
+        """
         for action in actions:
             match action:
                 case StartUpload():
                     self._start_upload(action)
                 case StartPoll():
-                    lane = self._exchange.poll(seen=self._coordinator.known, anew=action.anew)
-                    self._port.start(POLL, lane)
+                    self._start_poll(action)
                 case InstallGlobal():
                     self._install(action)
                 case AdvanceBaseline() | FoldBack() | ReturnToBaseline():
@@ -101,6 +103,11 @@ class Performer:
                     self._trainer.reset_optimizer()
                 case Record() | Fail():
                     self._tell(action)
+
+    @property
+    def beating(self) -> bool:
+        """A sign of life is on its way."""
+        return self._beating
 
     def beat_when_due(self) -> None:
         """Show that the node lives when a round takes long."""
@@ -111,7 +118,10 @@ class Performer:
 
     def _tell(self, action: Record | Fail) -> None:
         if isinstance(action, Fail):
-            raise TrainingError(f"node {self._node_id!r}: {action.message}")
+            kind = NodeInUseError if action.fenced else TrainingError
+            raise kind(f"node {self._node_id!r}: {action.message}")
+        if action.event == "delta_rejected":
+            logger.warning("%s: the master rejected a delta: %s", self._node_id, action.fields)
         self._record(action.event, **action.fields)
 
     def _start_upload(self, action: StartUpload) -> None:
@@ -125,10 +135,19 @@ class Performer:
             tokens=job.work.tokens,
             loss=job.work.mean_loss,
             final=job.final,
+            **({} if job.fragment is None else {"fragment": job.fragment}),
         )
         keep = self._saver.of_job(self._coordinator.standing(), resets=action.resets)
         lane = self._exchange.upload(job, encoded=lambda: self._encoded.append(None), keep=keep)
         self._port.start(UPLOAD, lane)
+
+    def _start_poll(self, action: StartPoll) -> None:
+        seen, have = self._coordinator.known, self._coordinator.seen[1]
+        if action.every is None:
+            lane = self._exchange.poll(seen=seen, anew=action.anew, have=have)
+        else:
+            lane = self._exchange.poll_until_new(seen=seen, every=action.every, have=have)
+        self._port.start(POLL, lane)
 
     def _move(self, action: AdvanceBaseline | FoldBack | ReturnToBaseline) -> None:
         match action:
@@ -143,27 +162,28 @@ class Performer:
         state, self._fetched = self._fetched, None
         if state is None:
             raise RayDilocoError("a global is to be installed that was not fetched")
-        self._weights.install(state, action.policy)
+        self._weights.install(state, action.policy, action.fragments)
         self._record(
             "install",
             outer_step=action.card.outer_step,
             policy=action.policy,
             local_step=self._coordinator.local_step,
+            **({} if action.fragments is None else {"fragments": list(action.fragments)}),
         )
 
     def _take(self, outcome: LaneOutcome) -> None:
         if outcome.error is not None:
             raise outcome.error
-        match outcome.value:
-            case Uploaded() as uploaded:
+        match outcome.name, outcome.value:
+            case "upload", Uploaded() as uploaded:
                 self._encoded.clear()
                 self._take_upload(uploaded)
-            case Polled() as polled:
+            case "poll", Polled() as polled:
                 self._take_poll(polled)
-            case None:
+            case "beat", _:
                 self._beating = False
-            case other:
-                raise RayDilocoError(f"lane {outcome.name!r} gave {other!r}")
+            case name, other:
+                raise RayDilocoError(f"lane {name!r} gave {other!r}")
 
     def _take_upload(self, uploaded: Uploaded) -> None:
         coordinator = self._coordinator
@@ -185,7 +205,9 @@ class Performer:
             logger.warning("%s: global refused: %s", self._node_id, polled.refused)
         if polled.card is not None and polled.state is not None:
             self._fetched = polled.state
-            self._record("global_fetched", outer_step=polled.card.outer_step, began=polled.began)
-            self.perform(self._coordinator.fetched(polled.card))
+            part = {} if polled.fragments is None else {"fragments": list(polled.fragments)}
+            card, began = polled.card, polled.began
+            self._record("global_fetched", outer_step=card.outer_step, began=began, **part)
+            self.perform(self._coordinator.fetched(card, whole=polled.fragments is None))
         else:
             self.perform(self._coordinator.nothing_new(polled.card))

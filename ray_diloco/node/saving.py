@@ -4,7 +4,6 @@ Two kinds of one form: with every upload job, written by its lane before the fir
 between boundaries, written by the training thread.
 """
 
-import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Any, Protocol
 import torch
 
 from ray_diloco.node.checkpoint import Checkpoint, CheckpointShelf, Facts, link
+from ray_diloco.node.held import Held
 from ray_diloco.node.standing import Standing
-from ray_diloco.node.trainer import Trainer
+from ray_diloco.node.training import Training
 from ray_diloco.node.weights import Weights
 
 LIVE, BASELINE, SNAPSHOT = "live.safetensors", "baseline.safetensors", "snapshot.safetensors"
@@ -50,7 +50,7 @@ class Saver:
         node_id: str,
         nonce: str,
         first_step: int,
-        trainer: Trainer,
+        trainer: Training,
         weights: Weights,
         exchange: Sender,
     ) -> None:
@@ -63,6 +63,7 @@ class Saver:
         self._weights = weights
         self._exchange = exchange
         self._last_step = -1
+        self._held = Held()
 
     def of_job(self, standing: Standing, *, resets: bool) -> Keep | None:
         """Called right after the snapshot; what it gives is called by the lane when the delta is
@@ -72,13 +73,13 @@ class Saver:
         shelf = self._shelf
         if shelf is None or standing.job is None:
             return None
-        trainer = _serialised(self._trainer, with_optimizer=not resets)
+        trainer = self._held.hold(_trainer_state(self._trainer, with_optimizer=not resets))
         self._last_step = standing.local_step
 
         def fill(folder: Path) -> None:
             self._weights.save_snapshot(folder / LIVE)
             self._weights.save_baseline(folder / BASELINE)
-            (folder / TRAINER).write_bytes(trainer)
+            torch.save(trainer, folder / TRAINER)
             link(self._exchange.delta_file, folder / DELTA)
 
         return lambda: shelf.save(self._facts(standing, snapshot=LIVE), fill)
@@ -108,8 +109,7 @@ class Saver:
         def fill(folder: Path) -> None:
             self._weights.save_live(folder / LIVE)
             self._weights.save_baseline(folder / BASELINE)
-            with (folder / TRAINER).open("wb") as file:
-                _write_trainer(self._trainer, file, with_optimizer=True)
+            torch.save(_trainer_state(self._trainer, with_optimizer=True), folder / TRAINER)
             if standing.job is not None:
                 link(self._exchange.delta_file, folder / DELTA)
             if moves:
@@ -137,7 +137,7 @@ class Saver:
         )
 
 
-def restore(checkpoint: Checkpoint, *, trainer: Trainer, weights: Weights) -> None:
+def restore(checkpoint: Checkpoint, *, trainer: Training, weights: Weights) -> None:
     """Put the trainer and the weights where they were."""
     folder, facts = checkpoint.folder, checkpoint.facts
     live = weights.read(folder / LIVE)
@@ -147,15 +147,7 @@ def restore(checkpoint: Checkpoint, *, trainer: Trainer, weights: Weights) -> No
     weights.restore(baseline=folder / BASELINE, snapshot=snapshot)
 
 
-def _serialised(trainer: Trainer, *, with_optimizer: bool) -> bytes:
-    buffer = io.BytesIO()
-    _write_trainer(trainer, buffer, with_optimizer=with_optimizer)
-    return buffer.getvalue()
-
-
-def _write_trainer(trainer: Trainer, file: Any, *, with_optimizer: bool) -> None:
+def _trainer_state(trainer: Training, *, with_optimizer: bool) -> dict[str, Any]:
     """All of its state but the model, which is kept in a form that other programs read."""
     state = {name: value for name, value in trainer.state_dict().items() if name != "model"}
-    if not with_optimizer:
-        state["optimizer"] = None
-    torch.save(state, file)
+    return state if with_optimizer else state | {"optimizer": None}

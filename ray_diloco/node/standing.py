@@ -6,7 +6,8 @@ from typing import Any
 
 from ray_diloco.node.actions import Job
 from ray_diloco.node.tally import Tally
-from ray_diloco.protocol.ranges import StepRanges
+from ray_diloco.protocol.fragments import cells, cells_of_all
+from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 from ray_diloco.protocol.work import Work
 
 _COUNTS = ("deltas_landed", "deltas_refused", "skipped_boundaries", "installs")
@@ -24,6 +25,29 @@ class Standing:
     bad_in_a_row: int
     tally: Tally
     job: Job | None = None
+    others: tuple[tuple[Work, int], ...] = ()
+    """``unsent`` and ``oldest_base`` of the second fragment and all that follow."""
+
+    @property
+    def fragments(self) -> tuple[tuple[Work, int], ...]:
+        """What is unsent of each fragment, and its oldest base."""
+        return ((self.unsent, self.oldest_base), *self.others)
+
+    @property
+    def unsent_cells(self) -> StepRanges:
+        """All that is unsent, as the books have it."""
+        found = NO_STEPS
+        for fragment, (work, _) in enumerate(self.fragments):
+            found = found.union(cells(work.steps, fragment))
+        return found
+
+    def gone_by(self, local_step: int) -> StepRanges:
+        """What it holds and what came after it up to this step, as the books have it: all that is
+        not known when more was sent since.
+        """
+        passed = StepRanges.of(self.local_step + 1, local_step)
+        gone = self.unsent_cells.union(cells_of_all(passed, len(self.fragments)))
+        return gone if self.job is None else gone.union(self.job.cells)
 
     def with_number(self, number: int) -> "Standing":
         """With the number that the job's file has got."""
@@ -41,6 +65,7 @@ class Standing:
             "bad_in_a_row": self.bad_in_a_row,
             "tally": _plain_tally(self.tally),
             "job": None if self.job is None else _plain_job(self.job),
+            "others": [[_plain_work(work), oldest] for work, oldest in self.others],
         }
 
     @classmethod
@@ -56,6 +81,7 @@ class Standing:
             bad_in_a_row=int(plain["bad_in_a_row"]),
             tally=_tally(plain["tally"]),
             job=None if plain["job"] is None else _job(plain["job"]),
+            others=tuple((_work(work), int(oldest)) for work, oldest in plain.get("others", ())),
         )
 
 
@@ -85,6 +111,7 @@ def _plain_job(job: Job) -> dict[str, Any]:
         "final": job.final,
         "number": job.number,
         "after_install": job.after_install,
+        "fragment": job.fragment,
     }
 
 
@@ -98,6 +125,7 @@ def _job(plain: Mapping[str, Any]) -> Job:
         number=None if plain["number"] is None else int(plain["number"]),
         encoded=True,
         after_install=plain["after_install"] is True,
+        fragment=None if plain.get("fragment") is None else int(plain["fragment"]),
     )
 
 

@@ -34,7 +34,7 @@ class Tally:
     def arrived(self, job: Job) -> Record:
         """The job's delta is in the repository."""
         self.deltas_landed += 1
-        self.awaiting[job.sent_as] = job.work.steps
+        self.awaiting[job.sent_as] = job.cells
         covers = str(job.work.steps)
         return Record("delta_landed", {"local_step": job.local_step, "covers": covers})
 
@@ -47,12 +47,15 @@ class Tally:
             number: steps for number, steps in self.awaiting.items() if number > row.last_local_step
         }
         return [
-            Record("delta_rejected", {"local_step": number, "reason": why})
+            Record(
+                "delta_rejected",
+                {"local_step": number, "covers": str(self.rejected[number][0]), "reason": why},
+            )
             for number, why in new.items()
         ]
 
     def _covered(self, number: int, job: Job | None) -> StepRanges:
         """What a delta covers that landed, perhaps before its lane could say so."""
         if job is not None and job.sent_as == number:
-            return job.work.steps
+            return job.cells
         return self.awaiting.pop(number, NO_STEPS)

@@ -1,9 +1,7 @@
 """Local training: batches in, weights changed in place. Knows nothing of nodes, the hub or time."""
 
-import math
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,33 +10,14 @@ from torch import nn
 from ray_diloco.errors import TrainingError
 from ray_diloco.node.feed import BatchFeed
 from ray_diloco.node.precision import Precision
+from ray_diloco.node.training import StepReport
+from ray_diloco.workload.data import shard_tokens
 from ray_diloco.workload.lent_draws import LentDraws
 from ray_diloco.workload.loss import batch_loss, count_tokens, move_batch
 from ray_diloco.workload.optimizers import build_optimizer
 from ray_diloco.workload.schedules import schedule_factor, set_learning_rate
 from ray_diloco.workload.seeds import derived_seed
 from ray_diloco.workload.settings import InnerSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
-    """What one call of ``Trainer.step`` did."""
-
-    loss: float
-    """Mean over the micro-batches, before the update; may be NaN or infinite."""
-    tokens: int
-    """Tokens computed, also when nothing was stepped."""
-    stepped: bool
-    """This was a local step; False: the scaled gradients overflowed and no weight changed."""
-    grad_norm: float | None
-    """L2 norm before clipping; None without clipping."""
-    learning_rate: float
-    """Of the first parameter group."""
-
-    @property
-    def finite(self) -> bool:
-        """The loss is a number that training can go on from."""
-        return math.isfinite(self.loss)
 
 
 class Trainer:
@@ -69,6 +48,8 @@ class Trainer:
         self._feed = BatchFeed(batches)
         self._draws = LentDraws(derived_seed(seed, "forward"), self._device)
         self._lends_draws = draws_in_forward(self.model)
+        self.shard_tokens = shard_tokens(batches)
+        """Size of the data that the batches are drawn from; None when they do not tell."""
         self.local_step = 0
         """Completed updates; also the position in the schedule. A node that continues the numbering
         of an earlier one sets it.

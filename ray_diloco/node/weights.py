@@ -2,7 +2,7 @@
 to them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import nn
@@ -19,6 +19,7 @@ from ray_diloco.tensors.baseline import (
 )
 from ray_diloco.tensors.delta_file import DeltaReader, WrittenDelta, write_delta
 from ray_diloco.tensors.dtypes import State
+from ray_diloco.tensors.fragments import split
 from ray_diloco.tensors.safetensors_reader import SafetensorsReader, read_header
 from ray_diloco.tensors.safetensors_writer import Seal, write_state
 from ray_diloco.tensors.schema import StateSchema
@@ -31,48 +32,64 @@ class Weights:
     """
 
     def __init__(
-        self, model: nn.Module, *, codec: str, mismatch: str, codec_decay: float = 1.0
+        self,
+        model: nn.Module,
+        *,
+        codec: str,
+        mismatch: str,
+        codec_decay: float = 1.0,
+        delta_factor: float = 1.0,
+        fragments: int = 1,
+        alpha: float = 0.0,
     ) -> None:
         """``mismatch``: what an entry of a global that does not fit means, error or ignore.
         ``codec_decay``: the share of a codec's error that goes out with later deltas.
+        ``delta_factor``: of a machine that sends something else than it should. ``fragments``: into
+        how many the model is cut; ``alpha``: the share of a node's own weights where it installs.
         """
         self.schema = StateSchema.of(model)
+        self.fragments = fragments
+        self._parts = split(self.schema, fragments)
+        self._mix = alpha
         self._live: State = model.state_dict()
         self._baseline = allocate(self.schema, in_promoted_dtype=True)
         self._snapshot = allocate(self.schema)
         capture(self._live, self._baseline, self.schema)
         self.codec = codec
         self._decay = codec_decay
+        self._factor = delta_factor
         self._mismatch = mismatch
         self._installed_since_snapshot = False
         self.mismatched: frozenset[str] = frozenset()
         """Entries that kept their local value at the last installation."""
 
     def take_snapshot(self) -> None:
-        """One copy of the live model into the kept buffer."""
+        """One copy of the live model into the kept buffer; all of it, for a checkpoint too."""
         capture(self._live, self._snapshot, self.schema)
         self._installed_since_snapshot = False
 
     def write(
         self, path: Path, header: Mapping[str, str], seal: Seal | None = None
     ) -> WrittenDelta:
-        """Write baseline - snapshot as a delta file."""
+        """Write baseline - snapshot as a delta file, of the fragment that the header names."""
         return write_delta(
             path,
             baseline=self._baseline,
             current=self._snapshot,
-            schema=self.schema,
+            schema=self._part_in(header),
             header=dict(header) | {"codec": self.codec},
             codec=self.codec,
             seal=seal,
+            factor=self._factor,
         )
 
     def advance(self, delta: Path) -> None:
         """The delta landed: the baseline moves by what its receivers decode."""
-        if _codec_of(delta) == "fp32" and not self._installed_since_snapshot:
-            advance_to_snapshot(self._baseline, self._snapshot, self.schema)
+        header = read_header(delta).metadata
+        baseline, snapshot, schema = self._baseline, self._snapshot, self._part_in(header)
+        if header["codec"] == "fp32" and not self._installed_since_snapshot:
+            advance_to_snapshot(baseline, snapshot, schema)
             return
-        baseline, snapshot, schema = self._baseline, self._snapshot, self.schema
         with self._open(delta) as reader:
             if self._decay < 1:
                 advance_with_decay(baseline, reader, schema, snapshot=snapshot, decay=self._decay)
@@ -81,8 +98,9 @@ class Weights:
 
     def fold_back(self, delta: Path) -> None:
         """The delta was refused after an installation: the live model takes it up again."""
+        part = self._part_in(read_header(delta).metadata)
         with self._open(delta) as reader:
-            fold_back(self._live, reader, self.schema)
+            fold_back(self._live, reader, part)
 
     def return_to_baseline(self) -> None:
         """The live model becomes the baseline; its local counters go on."""
@@ -118,27 +136,48 @@ class Weights:
 
     # -- a global ----------------------------------------------------------------------------------
 
-    def check(self, path: Path) -> State:
-        """Read a global model. GlobalError when it is not one of this model; SafetensorsError."""
+    def check(self, path: Path, fragment: int | None = None) -> State:
+        """Read a global model, or one fragment of it. GlobalError when it is not one of this model;
+        SafetensorsError.
+        """
+        schema = self.schema if fragment is None else self._parts[fragment]
         with SafetensorsReader(path) as reader:
             tensors = reader.header.tensors
-            self.schema.check(tensors, mismatch=self._mismatch)
+            schema.check(tensors, mismatch=self._mismatch)
             return {name: reader.read(name) for name in tensors}
 
-    def install(self, incoming: State, policy: Install) -> None:
-        """Take a global that `check` has read."""
-        keep = self.schema.check(incoming, mismatch=self._mismatch)
-        self.mismatched = keep
-        install = rebase if policy == "rebase" else replace
-        if self._decay < 1:
-            carry_along(self._snapshot, self._baseline, incoming, self.schema, keep=keep)
-        install(self._live, self._baseline, incoming, self.schema, keep=keep)
-        self._installed_since_snapshot = True
+    def install(
+        self, incoming: State, policy: Install, fragments: Sequence[int] | None = None
+    ) -> None:
+        """Take a global that `check` has read, its tensors included. ``fragments``: of it only
+        these, each mixed with the node's own weights; None: all of it, as it is.
+        """
+        mixed = 0.0 if fragments is None else self._mix
+        for place in range(self.fragments) if fragments is None else fragments:
+            part = self._parts[place]
+            names = {entry.name for entry in part}
+            found = {name: value for name, value in incoming.items() if name in names}
+            keep = part.check(found, mismatch=self._mismatch)
+            self.mismatched = self.mismatched - names | keep
+            if self._decay < 1:
+                carry_along(self._snapshot, self._baseline, incoming, part, keep=keep)
+            if policy == "rebase":
+                rebase(self._live, self._baseline, incoming, part, keep=keep, alpha=mixed)
+            else:
+                replace(self._live, self._baseline, incoming, part, keep=keep)
+            self._installed_since_snapshot = True
+
+    def _part_in(self, header: Mapping[str, str]) -> StateSchema:
+        """The entries that a delta with this header has."""
+        fragment = header.get("fragment")
+        return self._parts[0 if fragment is None else int(fragment.partition("/")[0])]
 
     def _open(self, delta: Path) -> DeltaReader:
-        return DeltaReader(delta, schema=self.schema, codec=_codec_of(delta), path=delta.name)
-
-
-def _codec_of(delta: Path) -> str:
-    """After a resume with another setting a delta may still be in flight in the codec of before."""
-    return read_header(delta).metadata["codec"]
+        header = read_header(delta).metadata
+        return DeltaReader(
+            delta,
+            schema=self._part_in(header),
+            codec=header["codec"],  # after a resume it may be that of the setting before
+            path=delta.name,
+            factor=self._factor,
+        )

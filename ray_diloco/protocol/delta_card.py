@@ -1,16 +1,20 @@
 """The header of a node delta: who sends what, measured from where."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ray_diloco.errors import DeltaError
+from ray_diloco.protocol.fragments import STRIDE, cells
 from ray_diloco.protocol.paths import is_node_id, parse_delta_path
 from ray_diloco.protocol.ranges import StepRanges
 from ray_diloco.protocol.terms import ALGORITHM, NEVER_HAD_A_GLOBAL
 
 SHA256_PLACEHOLDER = "0" * 64
+
+_FRAGMENT = re.compile(r"(0|[1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 
 NONCE_LENGTH = 128
 """The most letters of a nonce: the ledger keeps every nonce for ever. None is empty."""
@@ -36,6 +40,8 @@ class DeltaCard:
     oldest_base_outer_step: int | None = None
     codec: str = "fp32"
     tokens: int | None = None
+    shard_tokens: int | None = None
+    """Size of the data that its node trains on; said where weights ask for it."""
     mean_loss: float | None = None
     sha256: str | None = None
     """Of the payload: every byte behind the safetensors header."""
@@ -43,6 +49,14 @@ class DeltaCard:
     run_id: str | None = None
     sent_at: str | None = None
     final: bool = False
+    fragment: int | None = None
+    """Which fragment it carries, of ``fragments``; None: the whole model."""
+    fragments: int = 1
+
+    @property
+    def cells(self) -> StepRanges | None:
+        """What it covers, as the books have it."""
+        return None if self.covers is None else cells(self.covers, self.fragment or 0)
 
     @property
     def identity(self) -> Identity:
@@ -66,10 +80,12 @@ class DeltaCard:
             "covers": self.covers,
             "oldest_base_outer_step": self.oldest_base_outer_step,
             "tokens": self.tokens,
+            "shard_tokens": self.shard_tokens,
             "mean_loss": None if self.mean_loss is None else repr(self.mean_loss),
             "schema": self.schema,
             "run_id": self.run_id,
             "sent_at": self.sent_at,
+            "fragment": None if self.fragment is None else f"{self.fragment}/{self.fragments}",
         }
         return header | {key: str(value) for key, value in optional.items() if value is not None}
 
@@ -77,6 +93,7 @@ class DeltaCard:
     def from_header(cls, header: Mapping[str, str], *, path: str) -> "DeltaCard":
         """Read a header. DeltaError when it is malformed or disagrees with the path."""
         read = _Header(header, path)
+        fragment, fragments = read.fragment("fragment")
         if header.get("algorithm") != ALGORITHM:
             raise DeltaError(path, f"algorithm is {header.get('algorithm')!r}, not {ALGORITHM!r}")
         card = cls(
@@ -90,12 +107,15 @@ class DeltaCard:
             ),
             codec=header.get("codec", "fp32"),
             tokens=read.optional_integer("tokens"),
+            shard_tokens=read.optional_integer("shard_tokens"),
             mean_loss=read.number("mean_loss"),
             sha256=header.get("sha256"),
             schema=header.get("schema"),
             run_id=header.get("run_id"),
             sent_at=header.get("sent_at"),
             final=header.get("final") == "true",
+            fragment=fragment,
+            fragments=fragments,
         )
         _agree(card, path)
         return card
@@ -111,6 +131,8 @@ def _agree(card: DeltaCard, path: str) -> None:
         )
     if card.covers is not None and card.covers and card.covers.last > card.local_step:
         raise DeltaError(path, f"covers {card.covers} goes beyond local step {card.local_step}")
+    if card.fragment is not None and card.local_step >= STRIDE:
+        raise DeltaError(path, f"local step {card.local_step} is beyond all steps of a fragment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +172,17 @@ class _Header:
         except ValueError:
             raise DeltaError(self.path, f"{key} is {self.fields[key]!r}, not a number") from None
         return value if math.isfinite(value) else None
+
+    def fragment(self, key: str) -> tuple[int | None, int]:
+        """Written as "2/4", the first of all being 0."""
+        if key not in self.fields:
+            return None, 1
+        found = _FRAGMENT.fullmatch(self.fields[key])
+        if found is None or not int(found[1]) < int(found[2]):
+            raise DeltaError(
+                self.path, f"{key} is {self.fields[key][:20]!r}, not one such as '0/4'"
+            )
+        return int(found[1]), int(found[2])
 
     def ranges(self, key: str) -> StepRanges | None:
         if key not in self.fields:

@@ -3,7 +3,7 @@ nodes.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -65,6 +65,10 @@ class GlobalCard:
     """
     state_notes: Mapping[str, str] = field(default_factory=dict[str, str])
     """With `since_state`: the strings that the outer state would carry now."""
+    fragment_steps: tuple[int, ...] = ()
+    """Where the model is cut into fragments: the outer step of each one's last change."""
+    fragment_sha256: tuple[str, ...] = ()
+    """Of the file with each fragment alone, as of its last change; "" before there is one."""
     signed_by: str | None = None
     """The public key of whoever signed it, hexadecimal; None: unsigned."""
     signature: str | None = None
@@ -117,6 +121,9 @@ class GlobalCard:
     def _unusual(self) -> dict[str, Any]:
         """What most cards have no use for."""
         fields: dict[str, Any] = {"closed": True} if self.closed else {}
+        if self.fragment_steps:
+            fields["fragment_steps"] = list(self.fragment_steps)
+            fields["fragment_sha256"] = list(self.fragment_sha256)
         if self.since_state:
             fields["since_state"] = [
                 [list(identity) for identity in merged] for merged in self.since_state
@@ -162,6 +169,8 @@ class GlobalCard:
             nodes=read.nodes(),
             tokens_total=read.count("tokens_total"),
             stop=read.text("stop"),
+            fragment_steps=tuple(read.list_of("fragment_steps", is_count)),
+            fragment_sha256=tuple(read.list_of("fragment_sha256", lambda x: isinstance(x, str))),
             signed_by=read.text("signed_by"),
             signature=read.text("signature"),
         )
@@ -190,6 +199,12 @@ class _Fields:
             )
         except (TypeError, ValueError):
             raise GlobalError(f"{CARD_PATH}: {key} is not a list of identities") from None
+
+    def list_of(self, key: str, is_sound: Callable[[object], bool]) -> list[Any]:
+        value = self.fields.get(key, [])
+        if not isinstance(value, list) or not all(map(is_sound, cast(list[Any], value))):
+            raise GlobalError(f"{CARD_PATH}: {key} is not a list of what it should hold")
+        return cast(list[Any], value)
 
     def rounds(self, key: str) -> tuple[tuple[Identity, ...], ...]:
         value = self.fields.get(key, [])

@@ -63,7 +63,7 @@ class Ledger:
         new = replace(
             old,
             last_local_step=max(old.last_local_step, card.local_step),
-            merged=old.merged.union(card.covers or NO_STEPS),
+            merged=old.merged.union(card.cells or NO_STEPS),
             tokens=old.tokens + (card.tokens or 0),
             deltas=old.deltas + 1,
         )

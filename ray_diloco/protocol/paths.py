@@ -40,6 +40,11 @@ def delta_path(node_id: str, local_step: int) -> str:
     return f"{NODES_FOLDER}/{node_id}/delta_{local_step}.safetensors"
 
 
+def fragment_path(fragment: int) -> str:
+    """Where a fragment of the global lies by itself, once it has changed."""
+    return f"{GLOBAL_FOLDER}/fragment_{fragment}.safetensors"
+
+
 def node_card_path(node_id: str) -> str:
     return f"{NODES_FOLDER}/{node_id}/node.json"
 

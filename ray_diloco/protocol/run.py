@@ -24,6 +24,8 @@ class RunIdentity:
     run_id: str
     config_hash: str
     seed: int
+    since: int = 0
+    """The run's time at which it goes on, in microseconds; 0 for one that begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +47,30 @@ class NodeStatus:
     """
 
     node_id: str
+    nonce: str = ""
+    """Of the incarnation that goes on."""
     state: str = "starting"
-    """starting, waiting, training, uploading, stopping, done or failed."""
+    """starting, waiting for its name, waiting, training, stopping, restarting, done or failed."""
     local_step: int = 0
     tokens: int = 0
     loss: float | None = None
     """Mean training loss since the last boundary, nats per token."""
     base_outer_step: int = -1
+    deltas_rejected: int = 0
+    """By the master, as far as this node has heard."""
     now: int = 0
     """The run's time of this node, in microseconds."""
     training_since: int | None = None
-    """When its first step began, the same way."""
+    """When its first step of this session began, the same way."""
+    steps_before: int = 0
+    """Local steps before that: the node went on from a checkpoint."""
+    tokens_before: int = 0
+    """Tokens likewise."""
+    bytes_up: int = 0
+    """What this process exchanged with the repository: payload bytes, requests, commits."""
+    bytes_down: int = 0
+    requests: int = 0
+    commits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +78,7 @@ class MasterStatus:
     """What the master says of itself while it runs."""
 
     state: str = "starting"
-    """starting, waiting, merging, publishing, closing, done or failed."""
+    """starting, waiting, merging, publishing, closing, restarting, done or failed."""
     outer_step: int = -1
     deltas_merged: int = 0
     deltas_rejected: int = 0
@@ -71,7 +86,15 @@ class MasterStatus:
     """Of the newest global that was evaluated, nats per token."""
     evaluated_outer_step: int = -1
     tokens_total: int = 0
+    staleness: float | None = None
+    """Mean of the deltas that were merged last, outer steps."""
+    bytes_up: int = 0
+    """What this process exchanged with the repository: payload bytes, requests, commits."""
+    bytes_down: int = 0
+    requests: int = 0
     commits: int = 0
+    missing: tuple[str, ...] = ()
+    """Nodes that are waited for and have never come."""
     now: int = 0
 
 
@@ -97,6 +120,8 @@ class NodeReport:
     data_note: str | None
     """What a reader should know of the data stream, such as that it was fast-forwarded."""
     first_step: int = 0
+    fragments: int = 1
+    """Into how many the model is cut: every step is accounted for once for each of them."""
     """The last local step that was used under this id before; this incarnation counts on from
     it.
     """
@@ -170,3 +195,5 @@ class MasterReport:
     commits: int
     conflicts: int
     """Publications that had to be tried again because the branch had moved."""
+    fallback_rounds: int = 0
+    """Rounds that had too few deltas for the aggregation that was asked for, and took the mean."""

@@ -9,6 +9,7 @@ import torch
 
 from ray_diloco.errors import DeltaError
 from ray_diloco.tensors.codec import codec_for, codec_named, delta_layout
+from ray_diloco.tensors.codec_cast import FP32
 from ray_diloco.tensors.codec_seam import Codec
 from ray_diloco.tensors.dtypes import PIECE, State, pieces
 from ray_diloco.tensors.pseudo_gradient import Tally, difference
@@ -42,9 +43,10 @@ def write_delta(
     codec: str = "fp32",
     durable: bool = False,
     seal: Seal | None = None,
+    factor: float = 1.0,
 ) -> WrittenDelta:
     """Write ``baseline - current`` with its card's header, whose ``sha256`` is filled in.
-    ``seal``: see `SafetensorsWriter`.
+    ``seal``: see `SafetensorsWriter`. ``factor``: of a machine that sends something else.
 
     Both states are contiguous CPU tensors (kept buffers). Extra memory: a few pieces.
     """
@@ -58,6 +60,8 @@ def write_delta(
             for start, stop in pieces(entry.numbers):
                 part = buffer[: stop - start]
                 difference(baseline, current, entry, start, part)
+                if factor != 1:
+                    part.mul_(factor)
                 found.add(part, statistics=entry.statistics)
                 _write_parts(writer, codec_for(entry, rule), entry, start, part)
         written = writer.finish(durable=durable)
@@ -85,11 +89,15 @@ class DeltaReader:
     """An open delta file whose keys, dtypes and shapes are those of the schema; a context manager.
 
     ``path``: where it lies in the repository, for errors. SafetensorsError when the file is not
-    well-formed, DeltaError when its layout is another.
+    well-formed, DeltaError when its layout is another. ``factor``: what the sender multiplied with;
+    only the sender itself knows.
     """
 
-    def __init__(self, file: Path, *, schema: StateSchema, codec: str, path: str) -> None:
+    def __init__(
+        self, file: Path, *, schema: StateSchema, codec: str, path: str, factor: float = 1.0
+    ) -> None:
         self.path = path
+        self._factor = factor
         self._codec = codec_named(codec, path=path)
         self._file = SafetensorsReader(file)
         try:
@@ -102,7 +110,15 @@ class DeltaReader:
         """Fill a flat float32 tensor with the decoded delta of an entry from number ``start`` on,
         which is where a piece starts.
         """
+        self._decode(entry, start, into)
+        if self._factor != 1:
+            into.div_(self._factor)
+
+    def _decode(self, entry: Entry, start: int, into: torch.Tensor) -> None:
         codec = codec_for(entry, self._codec)
+        if codec is FP32:  # nearly all pieces: nothing to decode
+            self._file.read_into(entry.name, into, start=start)
+            return
         counts = {part.suffix: part.count for part in codec.parts}
 
         def read(suffix: str, numbers: torch.Tensor) -> None:

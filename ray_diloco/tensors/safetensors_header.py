@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from ray_diloco.errors import SafetensorsError
-from ray_diloco.tensors.dtypes import DTYPES, dtype_name
+from ray_diloco.tensors.dtypes import DTYPES, METADATA, dtype_name
 
 MAX_HEADER_BYTES = 8 << 20
 MAX_TENSORS = 50_000
 _MAX_RANK = 64
-_METADATA = "__metadata__"
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
 
@@ -68,7 +67,7 @@ def parse_header(data: bytes, *, file_size: int) -> Header:
     if len(data) < payload_start:
         raise SafetensorsError(f"{len(data)} bytes of a header of {payload_start}")
     fields = _parse_json(data[8:payload_start])
-    metadata = _metadata(fields.pop(_METADATA, {}))
+    metadata = _metadata(fields.pop(METADATA, {}))
     if len(fields) > MAX_TENSORS:
         raise SafetensorsError(f"{len(fields)} tensors, at most {MAX_TENSORS} are read")
     tensors = sorted(
@@ -96,7 +95,7 @@ def plan_header(
     ``least_size``: pad with spaces to so many bytes, to leave room for other metadata later.
     """
     ordered = sorted(tensors, key=lambda tensor: (-tensor[1].itemsize, tensor[0]))
-    described: dict[str, Any] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
+    described: dict[str, Any] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
     infos: dict[str, TensorInfo] = {}
     start = 0
     for name, dtype, shape in ordered:

@@ -15,7 +15,7 @@ from ray_diloco.errors import SafetensorsError
 from ray_diloco.tensors.dtypes import as_numbers
 from ray_diloco.tensors.safetensors_header import Header, header_size, parse_header
 
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 
 
 def read_header(path: Path) -> Header:
@@ -44,12 +44,13 @@ class SafetensorsReader:
         Numbers are counted in the dtype of ``into``, which is the file's own, or float32 for the
         real and imaginary parts of C64. SafetensorsError when the file has become shorter.
         """
-        info = self.header.tensors[name]
-        begin = info.start + start * into.element_size()
-        if begin + into.nbytes > info.stop:
+        header, size = self.header, into.nbytes
+        info = header.tensors[name]
+        begin = info.start + start * into.itemsize
+        if begin + size > info.stop:
             raise IndexError(f"{name} ends before number {start + into.numel()}")
-        if into.nbytes:
-            read_exactly(self._fd, bytes_of(into), self.header.payload_start + begin, self.path)
+        if size:
+            read_exactly(self._fd, bytes_of(into), header.payload_start + begin, self.path)
 
     def read(self, name: str) -> torch.Tensor:
         """A whole tensor, in new memory."""
@@ -94,7 +95,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 def read_exactly(fd: int, into: memoryview, position: int, path: Path) -> None:
     """Fill a buffer from a place in a file. SafetensorsError when the file ends before."""
-    done = 0
+    done = os.preadv(fd, [into], position)
     while done < len(into):
         count = os.preadv(fd, [into[done:]], position + done)
         if count == 0:

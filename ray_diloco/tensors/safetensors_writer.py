@@ -1,8 +1,7 @@
 """A safetensors file written as a stream: no more memory than the pieces handed in."""
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +9,7 @@ from types import TracebackType
 import torch
 
 from ray_diloco.tensors.dtypes import PIECE, State, as_numbers
+from ray_diloco.tensors.running_hash import RunningHash
 from ray_diloco.tensors.safetensors_header import Header, TensorInfo, plan_header
 from ray_diloco.tensors.safetensors_reader import BLOCK, SafetensorsReader, bytes_of, read_exactly
 
@@ -36,10 +36,10 @@ class SafetensorsWriter:
     nothing behind without `finish`.
 
     ``stamp``: put the payload's hash into the metadata field ``sha256``. ``seal``: gives the
-    metadata that are written, from all that are known then, a stamp included. ``room``: bytes left
-    in the header for metadata that are known only at the end; a header that outgrows them costs one
-    copy of the file. Pieces in the order of `tensors` are hashed as they come, others are read
-    back once.
+    metadata that are written, from all that are known then, a stamp included; ``room``: bytes left
+    in the header for what it adds. A header that outgrows them costs one copy of the file. What
+    lies in the order of `tensors` is hashed while the rest is written. ``over``: a file that nobody
+    needs, which is written over where it is there: its blocks need not be found and cleared.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class SafetensorsWriter:
         stamp: bool = False,
         room: int = 0,
         seal: Seal | None = None,
+        over: Path | None = None,
     ) -> None:
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -62,13 +63,17 @@ class SafetensorsWriter:
         text, self._header = plan_header(
             self._planned, self._metadata, least_size=len(bare) + room if room else 0
         )
-        self._final_header = not stamp and not room and seal is None
-        self._hash = hashlib.sha256(text if self._final_header else b"")
-        self._hashed = 0
+        self._final_header = not stamp and seal is None
         self._missing = self._header.payload_size
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._fd = self._opened(over)
         self._pwrite(memoryview(text), 0)
+        self._hash: RunningHash | None = None
+        if self._final_header or stamp:
+            begin = self._header.payload_start
+            first = 0 if self._final_header else begin
+            self._hash = RunningHash(self._fd, self._part, start=first)
+            self._hash.written(first, begin)
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -83,30 +88,28 @@ class SafetensorsWriter:
         if not piece.numel():
             return
         info = self._header.tensors[name]
-        begin = info.start + start * piece.element_size()
+        begin = info.start + start * piece.itemsize
         data = bytes_of(piece)
         assert begin + len(data) <= info.stop, f"{name}: more numbers than planned"
         self._pwrite(data, self._header.payload_start + begin)
         self._missing -= len(data)
-        if begin == self._hashed and (self._final_header or self._stamp):
-            self._hash.update(data)
-            self._hashed += len(data)
+        if self._hash is not None:
+            place = self._header.payload_start + begin
+            self._hash.written(place, place + len(data))
 
-    def finish(
-        self, metadata: Mapping[str, str] | None = None, *, durable: bool = False
-    ) -> WrittenFile:
-        """Complete the header, hash, and put the file in its place.
-
-        ``metadata`` replaces what was given at the start (only with ``room``); ``durable`` waits
-        until file and name are on the disk.
+    def finish(self, *, durable: bool = False) -> WrittenFile:
+        """Complete the header, hash, and put the file in its place. ``durable`` waits until file
+        and name are on the disk.
         """
         assert self._missing == 0, f"{self._missing} bytes of {self._path.name} were not written"
-        assert metadata is None or not self._final_header, "metadata at the end need room"
-        payload_hash = self._hash_payload() if self._stamp else None
-        if not self._final_header:
-            self._rewrite_header(self._metadata if metadata is None else metadata, payload_hash)
         size = os.fstat(self._fd).st_size
-        digest = self._hash_payload() if self._final_header else self._hash_file(size)
+        running = self._hash.finish(size) if self._hash is not None else None
+        payload_hash = running if self._stamp else None
+        if not self._final_header:
+            self._rewrite_header(payload_hash)
+            size = os.fstat(self._fd).st_size
+            running = None
+        digest = running or RunningHash(self._fd, self._part, start=0).finish(size)
         if durable:
             os.fsync(self._fd)
         self._part.replace(self._path)
@@ -128,36 +131,29 @@ class SafetensorsWriter:
             self._close()
             self._part.unlink(missing_ok=True)
 
+    def _opened(self, over: Path | None) -> int:
+        """A descriptor of the part, an old file of our own if there is one."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        if over is None or not over.exists() or over.stat().st_nlink > 1:
+            return os.open(self._part, flags | os.O_TRUNC, 0o600)
+        over.replace(self._part)
+        handle = os.open(self._part, flags, 0o600)
+        os.ftruncate(handle, self._header.payload_start + self._header.payload_size)
+        return handle
+
     def _close(self) -> None:
+        if self._hash is not None:
+            self._hash.cancel()
         os.close(self._fd)
         self._fd = -1
 
     def _pwrite(self, data: memoryview, position: int) -> None:
-        done = 0
+        done = os.pwrite(self._fd, data, position)
         while done < len(data):
             done += os.pwrite(self._fd, data[done:], position + done)
 
-    def _hash_payload(self) -> str:
-        """The running hash, completed by what came out of order."""
-        begin = self._header.payload_start
-        self._hash_range(self._hash, begin + self._hashed, begin + self._header.payload_size)
-        self._hashed = self._header.payload_size
-        return self._hash.hexdigest()
-
-    def _hash_file(self, size: int) -> str:
-        digest = hashlib.sha256()
-        self._hash_range(digest, 0, size)
-        return digest.hexdigest()
-
-    def _hash_range(self, digest: "hashlib._Hash", start: int, stop: int) -> None:
-        block = memoryview(bytearray(BLOCK))
-        for position in range(start, stop, BLOCK):
-            part = block[: min(BLOCK, stop - position)]
-            read_exactly(self._fd, part, position, self._part)
-            digest.update(part)
-
-    def _rewrite_header(self, metadata: Mapping[str, str], payload_hash: str | None) -> None:
-        complete = dict(metadata) | ({PAYLOAD_HASH: payload_hash} if payload_hash else {})
+    def _rewrite_header(self, payload_hash: str | None) -> None:
+        complete = self._metadata | ({PAYLOAD_HASH: payload_hash} if payload_hash else {})
         if self._seal is not None:
             complete = self._seal(complete)
         text, header = plan_header(self._planned, complete, least_size=self._header.payload_start)
@@ -198,11 +194,16 @@ def write_state(
 
 
 def copy_with_metadata(
-    source: Path, destination: Path, metadata: Mapping[str, str], *, durable: bool = False
+    source: Path,
+    destination: Path,
+    metadata: Mapping[str, str],
+    *,
+    leave_out: Collection[str] = (),
+    durable: bool = False,
 ) -> WrittenFile:
-    """The same tensors under other metadata, streamed."""
+    """The same tensors but for ``leave_out``, under other metadata, streamed; also in place."""
     with SafetensorsReader(source) as reader:
-        infos = reader.header.tensors.values()
+        infos = [info for info in reader.header.tensors.values() if info.name not in leave_out]
         planned = [(info.name, info.dtype, info.shape) for info in infos]
         with SafetensorsWriter(destination, planned, metadata) as writer:
             for name, info in writer.tensors.items():

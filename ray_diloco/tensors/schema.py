@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ray_diloco.errors import GlobalError, UsageError
-from ray_diloco.tensors.dtypes import State, dtype_name, is_floating, promoted
+from ray_diloco.tensors.dtypes import METADATA, State, dtype_name, is_floating, promoted
 
 _KEEPS_STATISTICS = (
     nn.BatchNorm1d,
@@ -195,6 +195,8 @@ def _statistics_names(module: nn.Module) -> Iterator[str]:
 def _check_storable(name: str, tensor: object) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"{name} is a {type(tensor).__name__}, expected a tensor")
+    if name == METADATA:
+        raise UsageError(f"{name} is a word of the file format, expected an entry of another name")
     if tensor.layout != torch.strided:
         raise UsageError(f"{name} has layout {tensor.layout}, expected a strided tensor")
     strides = zip(tensor.shape, tensor.stride(), strict=True)

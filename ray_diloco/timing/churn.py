@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from ray_diloco.protocol.clock import Micros, micros
+from ray_diloco.timing.claims import START
 from ray_diloco.timing.profile import NodeProfile
 
 
@@ -26,9 +27,16 @@ class Outage:
     until: Micros | None
 
 
-def joins_at(profile: NodeProfile | None) -> Micros:
-    """When the first incarnation begins."""
-    return micros(profile.join_at) if profile is not None else Micros(0)
+def joins_at(profile: NodeProfile | None, *, since: Micros = START) -> Micros:
+    """When the first incarnation begins of a run that goes on at ``since``: a machine that is away
+    then, when it is back; one that had died for good is another one now.
+    """
+    if profile is None:
+        return since
+    for outage in outages(profile):
+        if outage.until is not None and outage.at <= since < outage.until:
+            return outage.until
+    return max(since, micros(profile.join_at))
 
 
 def outages(profile: NodeProfile) -> tuple[Outage, ...]:

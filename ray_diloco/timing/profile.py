@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.protocol.clock import Micros, micros
+from ray_diloco.protocol.settings import DURATION, LEAST_MBPS, LONGEST_SECONDS
 from ray_diloco.timing.shared_links import Flow
 
 JITTERS = ("constant", "normal", "lognormal", "heavy_tail")
@@ -16,6 +17,11 @@ FASTEST = 0.1
 SLOWEST = 1000.0
 """A heavy-tailed draw is never above this multiple of the mean: a run comes to an end."""
 
+RATE = f"a finite rate from {LEAST_MBPS:g}"
+LATER = f"more than join_at, {LONGEST_SECONDS:g} at most"
+GPUS = "a part of 1, or a whole number"
+ASKS = ("num_cpus", "num_gpus", "memory_gb", "resources", "label_selector")
+"""Fields of a profile that say where a machine is found, not how fast it is."""
 _NORMAL = NormalDist()
 
 
@@ -71,6 +77,23 @@ class NodeProfile:
     """Download bandwidth in megabits per second; null: no limit."""
     latency_ms: float = 0.0
     """Paid once by every transfer, in milliseconds."""
+    delta_factor: float = 1.0
+    """What it sends is its delta times this, such as -5 for a machine that is broken or means harm;
+    itself it goes on as if it had sent the truth.
+    """
+    silent_share: float = 0.0
+    """In this share of its boundaries, by lot, it sends nothing; what it learned goes out later."""
+    num_cpus: float = 0.0
+    """CPUs that its actor asks Ray for. Like all that is asked for it counts with `engine=ray` on a
+    Ray that is joined (`ray.address`)."""
+    num_gpus: float | None = None
+    """GPUs likewise, also a part of one; null: 1 with `run.device=cuda`, else 0."""
+    memory_gb: float = 0.0
+    """Memory likewise, in GiB."""
+    resources: dict[str, float] = field(default_factory=dict[str, float])
+    """Custom resources likewise, by name."""
+    label_selector: dict[str, str] = field(default_factory=dict[str, str])
+    """Labels that its machine must have: ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)`` by name."""
     shared_up: dict[str, float] = field(default_factory=dict[str, float])
     """Links towards the hub that it shares with every node that names them: name and megabits per
     second. Simulated in virtual time only, like all that follows."""
@@ -104,31 +127,43 @@ class NodeProfile:
         ``node_id`` only names the setting.
         """
         for name, good, expected in (
-            ("seconds_per_step", _positive(self.seconds_per_step), "a finite number above 0"),
+            ("seconds_per_step", *self._speed_fits()),
+            ("delta_factor", _usable(self.delta_factor), "a finite number other than 0"),
+            ("silent_share", 0 <= self.silent_share < 1, "0 up to, not including, 1"),
             ("jitter", self.jitter in JITTERS, f"one of {', '.join(JITTERS)}"),
-            ("up_mbps", self.up_mbps is None or _positive(self.up_mbps), "above 0, or null"),
-            ("down_mbps", self.down_mbps is None or _positive(self.down_mbps), "above 0, or null"),
-            ("latency_ms", 0 <= self.latency_ms < math.inf, "a finite number from 0"),
+            ("up_mbps", self.up_mbps is None or fits_rate(self.up_mbps), f"{RATE}, or null"),
+            ("down_mbps", self.down_mbps is None or fits_rate(self.down_mbps), f"{RATE}, or null"),
+            ("latency_ms", 0 <= self.latency_ms <= 1e3 * LONGEST_SECONDS, "a number from 0"),
             ("jitter_parameter", *self._parameter_fits()),
-            ("shared_up", all(map(_positive, self.shared_up.values())), "numbers above 0"),
-            ("shared_down", all(map(_positive, self.shared_down.values())), "numbers above 0"),
-            ("join_at", 0 <= self.join_at < math.inf, "a finite number from 0"),
-            ("leave_at", self._comes_later(self.leave_at), "more than join_at, or null"),
-            ("crash_at", self._comes_later(self.crash_at), "more than join_at, or null"),
+            ("num_cpus", 0 <= self.num_cpus < math.inf, "a finite number from 0"),
+            ("num_gpus", self.num_gpus is None or fits_gpus(self.num_gpus), f"{GPUS}, or null"),
+            ("memory_gb", 0 <= self.memory_gb < math.inf, "a finite number from 0"),
+            ("resources", all(map(_positive, self.resources.values())), "numbers above 0"),
+            ("shared_up", all(map(fits_rate, self.shared_up.values())), RATE),
+            ("shared_down", all(map(fits_rate, self.shared_down.values())), RATE),
+            ("join_at", 0 <= self.join_at <= LONGEST_SECONDS, f"0 to {LONGEST_SECONDS:g}"),
+            ("leave_at", self._comes_later(self.leave_at), f"{LATER}, or null"),
+            ("crash_at", self._comes_later(self.crash_at), f"{LATER}, or null"),
             ("recover_after", *self._recovery_fits()),
-            ("away", self._away_fits(), "[from, until] in order, later than join_at, apart"),
+            ("away", self._away_fits(), f"[from, until] in order, apart, each {LATER}"),
         ):
             if not good:
-                raise ConfigError(f"cluster.nodes.{node_id}.{name}", getattr(self, name), expected)
+                raise ConfigError(
+                    f"cluster.nodes.{node_id}.{name}", getattr(self, name), f"expected {expected}"
+                )
+
+    def _speed_fits(self) -> tuple[bool, str]:
+        good = 0 < self.seconds_per_step <= LONGEST_SECONDS
+        return good, DURATION
 
     def _comes_later(self, seconds: float | None) -> bool:
-        return seconds is None or self.join_at < seconds < math.inf
+        return seconds is None or self.join_at < seconds <= LONGEST_SECONDS
 
     def _recovery_fits(self) -> tuple[bool, str]:
         if self.recover_after is None:
             return True, ""
-        good = self.crash_at is not None and _positive(self.recover_after)
-        return good, "a finite number above 0, with crash_at, or null"
+        good = self.crash_at is not None and 0 < self.recover_after <= LONGEST_SECONDS
+        return good, f"above 0, {LONGEST_SECONDS:g} at most, with crash_at, or null"
 
     def _away_fits(self) -> bool:
         ends = [self.join_at]
@@ -136,6 +171,8 @@ class NodeProfile:
             if len(stretch) != 2:
                 return False
             ends += stretch
+        if any(LONGEST_SECONDS < end < math.inf for end in ends):
+            return False
         return all(before < after for before, after in pairwise(ends))
 
     def _parameter_fits(self) -> tuple[bool, str]:
@@ -148,6 +185,16 @@ class NodeProfile:
                 return good, f"a finite number from 0 with jitter={self.jitter}"
             case _:
                 return self.jitter_parameter == 0, "0 with jitter=constant"
+
+
+def fits_rate(mbps: float) -> bool:
+    """What a transfer of any size comes to the end over."""
+    return LEAST_MBPS <= mbps < math.inf
+
+
+def fits_gpus(number: float) -> bool:
+    """Ray deals parts of one GPU, or whole ones."""
+    return 0 <= number < math.inf and (number <= 1 or number == int(number))
 
 
 def draw_step(profile: NodeProfile, rng: random.Random) -> Micros:
@@ -178,6 +225,10 @@ def _uniform(rng: random.Random) -> float:
 
 def _normal(rng: random.Random) -> float:
     return _NORMAL.inv_cdf(_uniform(rng))
+
+
+def _usable(factor: float) -> bool:
+    return math.isfinite(factor) and factor != 0
 
 
 def _positive(number: float) -> bool:

@@ -19,33 +19,11 @@ delivers the grants, each to its participant.
 
 import hashlib
 import heapq
-from dataclasses import dataclass, field
 
 from ray_diloco.protocol.clock import Micros
 from ray_diloco.timing.claims import START, Ask, Claim, Grant, Watch
+from ray_diloco.timing.seat import Seat, describe
 from ray_diloco.timing.shared_links import SharedLinks
-
-
-@dataclass(slots=True, eq=False)
-class _Seat:
-    """What the schedule knows of a participant.
-
-    ``time``, ``watches``, ``ask``, ``number``: those of its latest claim. ``flows``: label of each
-    transfer in flight, and which of the run's it is. ``floor``: it promised no
-    access before. ``due``: where it stands in line. ``version``: tells
-    its present entry in the heap from older ones. ``poked``: its next rest ends at once.
-    """
-
-    name: str
-    floor: Micros
-    time: Micros | None
-    due: Micros | None = None
-    watches: tuple[Watch, ...] = ()
-    flows: dict[str, int] = field(default_factory=dict[str, int])
-    ask: Ask | None = None
-    number: int = -1
-    version: int = 0
-    poked: bool = False
 
 
 class Schedule:
@@ -53,10 +31,10 @@ class Schedule:
 
     def __init__(self, *, header: str = "") -> None:
         """``header``: what else the trace hash covers."""
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, Seat] = {}
         self._held: dict[tuple[str, int], Claim] = {}
-        self._heap: list[tuple[int, int, int, str, int, _Seat]] = []
-        self._watching: dict[str, _Seat] = {}
+        self._heap: list[tuple[int, int, int, str, int, Seat]] = []
+        self._watching: dict[str, Seat] = {}
         self._links = SharedLinks()
         self._begun = 0
         self._computing = 0
@@ -75,7 +53,7 @@ class Schedule:
             raise RuntimeError(f"participant {participant!r} is registered already")
         if at < self.frontier:
             raise RuntimeError(f"{participant!r} joins at {at}, but it is {self.frontier}")
-        seat = _Seat(participant, at, at)
+        seat = Seat(participant, at, at)
         self._seats[participant] = seat
         self._computing += 1
         self._place(seat, at)
@@ -127,12 +105,12 @@ class Schedule:
         return self._trace.copy().hexdigest()
 
     def describe(self) -> str:
-        """Who waits for what, in one line."""
-        return "; ".join(_describe(seat) for _, seat in sorted(self._seats.items()))
+        """Who waits for what, in one line; of many, those whom the others wait for."""
+        return describe(self._seats.values())
 
     # -- a claim comes in --------------------------------------------------------------------------
 
-    def _take(self, seat: _Seat, claim: Claim, grants: list[Grant]) -> None:
+    def _take(self, seat: Seat, claim: Claim, grants: list[Grant]) -> None:
         if claim.leaves:
             self._leave(seat, claim.time)
             return
@@ -152,7 +130,7 @@ class Schedule:
                 return
         self._weigh(seat, grants)
 
-    def _leave(self, seat: _Seat, back: Micros | None) -> None:
+    def _leave(self, seat: Seat, back: Micros | None) -> None:
         """Whatever it computed or waited for. ``back``: when its next incarnation joins."""
         del self._seats[seat.name]
         if seat.ask is None:
@@ -164,14 +142,14 @@ class Schedule:
         if back is not None:
             self.register(seat.name, back)
 
-    def _watch(self, seat: _Seat, watches: tuple[Watch, ...]) -> None:
+    def _watch(self, seat: Seat, watches: tuple[Watch, ...]) -> None:
         seat.watches = watches
         if watches:
             self._watching[seat.name] = seat
         elif self._watching:
             self._watching.pop(seat.name, None)
 
-    def _weigh(self, seat: _Seat, grants: list[Grant]) -> None:
+    def _weigh(self, seat: Seat, grants: list[Grant]) -> None:
         """Finds the seat's due time from its claim and from the watches that have fired."""
         time = seat.time
         landing = self._landing(seat)
@@ -197,7 +175,7 @@ class Schedule:
         ]
         return min(ticks) if ticks else (None, -1)
 
-    def _place(self, seat: _Seat, time: Micros | None) -> None:
+    def _place(self, seat: Seat, time: Micros | None) -> None:
         """Puts the seat in line; without a time it holds nobody up. Computing goes before asking
         at one time: who computes may still ask for something with a lower priority.
         """
@@ -225,7 +203,7 @@ class Schedule:
         if not self._computing and self._seats:
             self._give_up(grants)
 
-    def _let_go_on(self, seat: _Seat, time: Micros, grants: list[Grant]) -> None:
+    def _let_go_on(self, seat: Seat, time: Micros, grants: list[Grant]) -> None:
         """With what it asked for, or because a transfer of its ends first."""
         landing = self._landing(seat)
         if landing is None or landing[0] > time:
@@ -235,12 +213,12 @@ class Schedule:
         self.frontier = max(self.frontier, time)
         self._answer(seat, time, grants, landed=landing[1])
 
-    def _landing(self, seat: _Seat) -> tuple[Micros, str] | None:
+    def _landing(self, seat: Seat) -> tuple[Micros, str] | None:
         """The transfer of its that ends first, as things stand."""
         ends = [(self._links.end(key), label) for label, key in seat.flows.items()]
         return min(ends) if ends else None
 
-    def _begin(self, seat: _Seat, ask: Ask, time: Micros, grants: list[Grant]) -> None:
+    def _begin(self, seat: Seat, ask: Ask, time: Micros, grants: list[Grant]) -> None:
         """A transfer begins, and delays others."""
         assert ask.flow is not None
         self._begun += 1
@@ -251,7 +229,7 @@ class Schedule:
                 self._weigh(other, grants)
 
     def _grant(
-        self, seat: _Seat, time: Micros, grants: list[Grant], fired: int | None = None
+        self, seat: Seat, time: Micros, grants: list[Grant], fired: int | None = None
     ) -> None:
         ask = seat.ask
         assert ask is not None
@@ -272,7 +250,7 @@ class Schedule:
 
     def _answer(
         self,
-        seat: _Seat,
+        seat: Seat,
         time: Micros,
         grants: list[Grant],
         *,
@@ -294,7 +272,7 @@ class Schedule:
         self._computing += 1
         self._place(seat, seat.floor)
 
-    def _end_rest(self, seat: _Seat, grants: list[Grant]) -> None:
+    def _end_rest(self, seat: Seat, grants: list[Grant]) -> None:
         seat.poked = False
         self._answer(seat, max(seat.floor, self.frontier), grants, interrupted=True)
 
@@ -306,12 +284,3 @@ class Schedule:
 
 def _comes_first(tick: Micros, time: Micros | None) -> bool:
     return time is None or tick <= time
-
-
-def _describe(seat: _Seat) -> str:
-    ask = seat.ask
-    when = "never" if seat.due is None else f"at {seat.due / 1e6:.6f} s"
-    if ask is None:
-        return f"{seat.name} computes, next access {when} or later"
-    watched = ", or until somebody writes" if seat.watches else ""
-    return f"{seat.name} waits for {ask.label!r} {when}{watched}"

@@ -34,13 +34,15 @@ class VirtualClock:
         """All ``participants`` count from the start, so that it does not matter in which order
         their threads begin. ``header``: what else the trace hash covers. ``yield_to_others`` is
         called before every message: tests disturb the order of threads with it.
-        ``patience_seconds``: blocked for so long in real time, a participant says in the log whom
-        it waits for.
+        ``patience_seconds``: when nobody was granted anything for so long in real time, the log
+        gets a line about who waits for whom.
         """
         self._lock = threading.Lock()
         self._schedule = Schedule(header=header)
         self._answers: dict[str, queue.SimpleQueue[Grant]] = {}
         self._joined: dict[str, Micros] = {}
+        self._granted = 0
+        self._told = -1
         self._yield_to_others = yield_to_others
         self._patience_seconds = patience_seconds
         for participant in participants:
@@ -93,14 +95,22 @@ class VirtualClock:
         self._apply(claim)
         answers = self._answers[claim.participant]
         while True:
+            before = self._granted
             try:
                 grant = answers.get(timeout=self._patience_seconds)
                 if grant.number == claim.number:
                     return grant
             except queue.Empty:
-                with self._lock:
-                    described = self._schedule.describe()
-                logger.warning("%s still waits: %s", claim.participant, described)
+                self._complain(claim.participant, before)
+
+    def _complain(self, participant: str, before: int) -> None:
+        """Once, when nothing was granted since ``before`` grants."""
+        with self._lock:
+            if self._granted != before or self._told == before:
+                return
+            self._told = before
+            described = self._schedule.describe()
+        logger.warning("%s still waits: %s", participant, described)
 
     def crashed(self, claim: Claim) -> None:
         """The last claim of an incarnation; its successor's port starts where it says."""
@@ -120,5 +130,6 @@ class VirtualClock:
             self._deliver(self._schedule.apply(claim))
 
     def _deliver(self, grants: list[Grant]) -> None:
+        self._granted += len(grants)
         for grant in grants:
             self._answers[grant.participant].put(grant)

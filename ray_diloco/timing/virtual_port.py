@@ -170,6 +170,7 @@ class VirtualPort:
             return self._carry_out(horizon, rest=rest)
         if not self._carry_out(Micros(outage.at - 1), rest=rest):
             self._closed = True
+            self._now = outage.at
             self._turns.crashed(self._claim(outage.until, leaves=True))
             raise ScriptedCrash(self._participant, outage.until)
         return True

@@ -103,7 +103,7 @@ class WallPort:
                 target=self._run, args=(name, lane), name=f"lane-{name}", daemon=True
             )
             self._lanes[name] = thread
-        thread.start()
+            thread.start()  # before anybody can see it: `close` joins what it sees
 
     def collect(self) -> list[LaneOutcome]:
         with self._changed:

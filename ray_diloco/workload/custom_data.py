@@ -13,7 +13,7 @@ from typing import Any
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.workload.settings import DataSettings
-from ray_diloco.workload.targets import accepted_names, call_target, find_target
+from ray_diloco.workload.targets import accepted_names, call_target, find_target, first_line
 
 
 class DealtBatches:
@@ -57,9 +57,8 @@ def custom_training(
 def custom_evaluation(settings: DataSettings) -> list[Any]:
     """The first ``eval_batches`` of the evaluation split; ConfigError when there is none."""
     offered = {"node_index": 0, "nodes": 1, "seed": 0, "batch_size": settings.eval_batch_size}
-    held_out = list(
-        itertools.islice(_call(settings, split="eval", **offered), settings.eval_batches)
-    )
+    batches = itertools.islice(_call(settings, split="eval", **offered), settings.eval_batches)
+    held_out = list(_drawn(batches, settings))
     if not held_out:
         raise ConfigError(
             "data.custom", settings.custom, "expected at least one batch to evaluate with"
@@ -67,14 +66,50 @@ def custom_evaluation(settings: DataSettings) -> list[Any]:
     return held_out
 
 
-def _call(settings: DataSettings, **offered: Any) -> Iterable[Any]:
-    batches = call_target(
+def first_batch(settings: DataSettings, *, nodes: int, seed: int) -> Any:
+    """The first batch of the last node, which has the fewest where batches are dealt in turn.
+    ConfigError when there is none: the same answer on every node.
+    """
+    last = {"node_index": nodes - 1, "nodes": nodes}
+    stream = custom_training(settings, seed=seed, batch_size=settings.batch_size, **last)
+    for batch in _drawn(stream, settings):
+        return batch
+    held = 0 if "split" in _taken_by_target(settings) else settings.eval_batches
+    raise ConfigError(
         "data.custom",
         settings.custom,
-        settings.allow_targets,
-        **offered,
-        sequence_length=settings.sequence_length,
+        f"gives no batch to node {nodes} of {nodes}; expected at least {held + nodes}, of which "
+        f"the first {held} are held out (data.eval_batches)",
     )
+
+
+def _drawn(batches: Iterable[Any], settings: DataSettings) -> Iterator[Any]:
+    """The same batches; ConfigError for what the user's own code raises between them."""
+    try:
+        yield from batches
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            "data.custom._target_", settings.custom["_target_"], f"raises {first_line(error)}"
+        ) from error
+
+
+def _call(settings: DataSettings, **offered: Any) -> Iterable[Any]:
+    try:
+        batches = call_target(
+            "data.custom",
+            settings.custom,
+            settings.allow_targets,
+            **offered,
+            sequence_length=settings.sequence_length,
+        )
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            "data.custom._target_", settings.custom["_target_"], f"raises {first_line(error)}"
+        ) from error
     if not isinstance(batches, Iterable):
         raise ConfigError(
             "data.custom._target_",

@@ -153,6 +153,7 @@ def evaluation_batches(corpus: Corpus, settings: DataSettings) -> list[Any]:
 
 
 def _split(documents: tuple[Document, ...], settings: DataSettings) -> TextCorpus:
+    _require_text(documents, settings)
     training, held_out = hold_out(documents, settings)
     size = sum(len(document.text) for document in held_out)
     if size <= settings.sequence_length:
@@ -164,3 +165,19 @@ def _split(documents: tuple[Document, ...], settings: DataSettings) -> TextCorpu
             f"({settings.sequence_length})",
         )
     return TextCorpus(training=training, held_out=held_out, manifest=manifest_hash(documents))
+
+
+def _require_text(documents: tuple[Document, ...], settings: DataSettings) -> None:
+    """ConfigError when all text together is too little to train and to evaluate on."""
+    total, least = sum(len(each.text) for each in documents), 2 * (settings.sequence_length + 1)
+    if total >= least:
+        return
+    if total == 0 and settings.name == "text":
+        raise ConfigError("data.files", settings.files, "hold no byte; expected text")
+    source = "data.files" if settings.name == "text" else f"data={settings.name}"
+    raise ConfigError(
+        "data.sequence_length",
+        settings.sequence_length,
+        f"{source} has {total} bytes in all; expected at least one sequence to train on and one "
+        f"to evaluate with, {least} bytes",
+    )

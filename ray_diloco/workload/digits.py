@@ -68,9 +68,14 @@ def shard_images(
         case "dirichlet":
             shards = _dirichlet(labels, settings.dirichlet_alpha, nodes=nodes, seed=seed)
         case _:
-            shards = [torch.arange(node, len(labels), nodes) for node in range(nodes)]
+            shards = [torch.arange(len(labels))[node::nodes] for node in range(nodes)]
     if min(len(shard) for shard in shards) == 0:
-        raise ConfigError("data.shard", settings.shard, f"one of {nodes} shards would be empty")
+        raise ConfigError(
+            "data.shard",
+            settings.shard,
+            f"one of {nodes} shards would be empty; expected fewer nodes (cluster.nodes) or "
+            "another rule",
+        )
     return shards[node_index]
 
 

@@ -127,6 +127,10 @@ def _matches(pattern: str) -> list[Path]:
     expanded = os.path.expanduser(pattern)  # noqa: PTH111 (a glob is no path)
     found = [Path(match).resolve() for match in glob.glob(expanded, recursive=True)]  # noqa: PTH207 (absolute globs too)
     files = [path for path in found if path.is_file()]
+    if found and not files:
+        raise ConfigError(
+            "data.files", pattern, f"is a folder; expected files, such as {pattern}/**/*.txt"
+        )
     if not files:
         raise ConfigError(
             "data.files", pattern, "no such file; expected a path or glob of existing files"

@@ -151,9 +151,12 @@ class Gpt(nn.Module):
 
 def rotary_tables(shape: GptShape) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of (context, head_width / 2) angles, float32 (computed in float64: an angle may
-    be large), on the CPU even where the model is only sized.
+    be large), on the CPU; without values where the model is only sized, on the meta device, whose
+    arithmetic would take Torch seconds to import.
     """
     pairs = shape.head_width // 2
+    if torch.get_default_device().type == "meta":
+        return torch.empty(shape.context, pairs), torch.empty(shape.context, pairs)
     with torch.device("cpu"):
         frequencies = _ROTARY_BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
         angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * frequencies

@@ -11,14 +11,16 @@ from ray_diloco.workload.lent_draws import LentDraws
 from ray_diloco.workload.mlp import Mlp, mlp_from
 from ray_diloco.workload.seeds import derived_seed, generator_for
 from ray_diloco.workload.settings import ModelSettings
-from ray_diloco.workload.targets import call_target
+from ray_diloco.workload.starting_weights import check_weights, load_weights
+from ray_diloco.workload.targets import call_target, first_line
 
 
 def build_model(settings: ModelSettings, *, seed: int) -> nn.Module:
     """The model on the CPU, in training mode; the same weights for the same seed, and torch's
-    global generator as before.
+    global generator as before. With ``weights`` those of the file.
 
-    ConfigError when the settings do not fit together or ``custom`` is no nn.Module.
+    ConfigError when the settings, or the file, do not fit together, or ``custom`` is no nn.Module
+    or raises.
     """
     match settings.name:
         case "custom":
@@ -29,43 +31,45 @@ def build_model(settings: ModelSettings, *, seed: int) -> nn.Module:
         case _:
             model = _own_model(settings)
             model.draw_weights(generator_for(seed, "model"))
-    return _stored_in(model, getattr(torch, settings.dtype))
+    if settings.weights is not None:
+        load_weights(settings.weights, model)
+    return _stored(model, settings)
 
 
-def _stored_in(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Real numbers in this dtype; complex ones and integers stay what they are."""
-    return model._apply(lambda each: each.to(dtype) if each.is_floating_point() else each)
-
-
-def estimate_bytes(settings: ModelSettings) -> int | None:
-    """Bytes of one copy of the model's ``state_dict``, without memory for it; None when ``custom``
-    cannot tell so.
-
-    A training node holds at least four: weights, gradients and AdamW's two, beside the exchange's
-    own copies.
+def check_starting_weights(settings: ModelSettings) -> None:
+    """ConfigError when there is a file to start from that does not fit; draws nothing. What only
+    the user's constructor knows is found out when the model is built.
     """
-    try:
-        with torch.device("meta"):
-            model = _unfilled(settings)
-    except ConfigError:
-        raise
-    except Exception:  # the user's constructor may read values, which the meta device has not
-        return None
-    return sum(
-        value.numel() * value.element_size()
-        for value in model.to(getattr(torch, settings.dtype)).state_dict().values()
-        if isinstance(value, torch.Tensor)
-    )
+    if settings.weights is None or settings.name in ("custom", "hf"):
+        return
+    with torch.device("meta"):
+        check_weights(settings.weights, _own_model(settings))
 
 
-def _unfilled(settings: ModelSettings) -> nn.Module:
-    match settings.name:
-        case "custom":
-            return _call_custom(settings)
-        case "hf":
-            return hf_shape(settings)
-        case _:
-            return _own_model(settings)
+def _stored(model: nn.Module, settings: ModelSettings) -> nn.Module:
+    """Real numbers in the dtype that is asked for; complex ones and integers stay what they are."""
+    if settings.dtype is None and settings.name == "custom":
+        return model
+    dtype = getattr(torch, settings.dtype or "float32")
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    return model
+
+
+def sized_model(settings: ModelSettings) -> nn.Module:
+    """The model on the meta device, without memory for its values. ConfigError as above; whatever
+    a constructor of the user's raises that needs values.
+    """
+    with torch.device("meta"):
+        match settings.name:
+            case "custom":
+                model = _call_custom(settings)
+            case "hf":
+                model = hf_shape(settings)
+            case _:
+                model = _own_model(settings)
+    return _stored(model, settings)
 
 
 def _own_model(settings: ModelSettings) -> Gpt | Mlp | Cnn | Perceptron:
@@ -84,7 +88,14 @@ def _own_model(settings: ModelSettings) -> Gpt | Mlp | Cnn | Perceptron:
 
 def _draw_custom(settings: ModelSettings, seed: int) -> nn.Module:
     with LentDraws(derived_seed(seed, "model"), torch.device("cpu")).lent():
-        model = _call_custom(settings)
+        try:
+            model = _call_custom(settings)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                "model.custom._target_", settings.custom["_target_"], f"raises {first_line(error)}"
+            ) from error
     if settings.activation_checkpointing:
         _checkpoint_activations(model, settings)
     return model

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_diloco.errors import ConfigError
+from ray_diloco.protocol.choices import require_choice
 
 BYTES = 256
 """Vocabulary of byte-level text."""
@@ -64,8 +65,14 @@ class ModelSettings:
     """With name=hf: take the weights of ``source`` too, instead of drawing new ones."""
     config: dict[str, Any] = field(default_factory=dict)
     """With name=hf: fields of its configuration; without ``source``, ``model_type`` among them."""
-    dtype: str = "float32"
-    """What the weights are stored in: float32 or bfloat16."""
+    weights: str | None = None
+    """A safetensors file with the weights that a new run starts from, such as the
+    ``model.safetensors`` of an earlier one; null: drawn by ``run.seed``.
+    """
+    dtype: str | None = None
+    """What the weights are stored in: float32 or bfloat16; null: what the constructor of a custom
+    model makes them, and float32 for all others.
+    """
     activation_checkpointing: bool = False
     """Compute each block's activations again in the backward pass, to save memory."""
     custom: dict[str, Any] = field(default_factory=dict)
@@ -75,9 +82,10 @@ class ModelSettings:
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
-        _one_of("model.name", self.name, MODEL_NAMES)
-        _one_of("model.size", self.size, MODEL_SIZES)
-        _one_of("model.dtype", self.dtype, DTYPES)
+        require_choice("model.name", self.name, MODEL_NAMES)
+        require_choice("model.size", self.size, MODEL_SIZES)
+        if self.dtype is not None:
+            require_choice("model.dtype", self.dtype, DTYPES)
         for name in ("vocabulary", "context", "window", "channels", "image_size", "classes"):
             _at_least("model", self, name, 1)
         for name in ("layers", "width", "heads", "kv_heads", "hidden"):
@@ -158,8 +166,8 @@ class DataSettings:
         """ConfigError for the first setting that cannot be used; files are looked for when the data
         is built.
         """
-        _one_of("data.name", self.name, DATA_NAMES)
-        _one_of("data.shard", self.shard, SHARDINGS)
+        require_choice("data.name", self.name, DATA_NAMES)
+        require_choice("data.shard", self.shard, SHARDINGS)
         for name in (
             "sequence_length",
             "batch_size",
@@ -238,9 +246,9 @@ class InnerSettings:
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot be used."""
-        _one_of("inner.name", self.name, OPTIMIZERS)
-        _one_of("inner.schedule", self.schedule, SCHEDULES)
-        _one_of("inner.precision", self.precision, PRECISIONS)
+        require_choice("inner.name", self.name, OPTIMIZERS)
+        require_choice("inner.schedule", self.schedule, SCHEDULES)
+        require_choice("inner.precision", self.precision, PRECISIONS)
         _check_custom("inner", self.name, self.custom)
         self._check_schedule()
         for name in ("learning_rate", "epsilon"):
@@ -252,7 +260,8 @@ class InnerSettings:
                 )
         for name in ("accumulation", "max_skipped_steps"):
             _at_least("inner", self, name, 1)
-        _at_least("inner", self, "weight_decay", 0)
+        if not 0 <= self.weight_decay < float("inf"):
+            raise ConfigError("inner.weight_decay", self.weight_decay, "expected 0 or more")
         if self.clip_norm is not None:
             _positive("inner", self, "clip_norm")
 
@@ -269,11 +278,6 @@ class InnerSettings:
             )
         if not 0 <= self.final_fraction <= 1:
             raise ConfigError("inner.final_fraction", self.final_fraction, "expected 0 to 1")
-
-
-def _one_of(setting: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(setting, value, f"expected one of {', '.join(choices)}")
 
 
 def _at_least(group: str, settings: object, name: str, least: int) -> None:

@@ -58,10 +58,16 @@ def shard_text(
         raise ConfigError(
             "data.shard",
             settings.shard,
-            f"one of {nodes} shards would have {shortest} bytes, less than a sequence: "
-            "expected more text or another rule",
+            f"one of {nodes} shards would have {shortest} bytes, expected more than "
+            f"data.sequence_length ({settings.sequence_length}): fewer nodes (cluster.nodes), more "
+            f"text{_smaller_blocks(settings)} or another rule",
         )
     return shards[node_index]
+
+
+def _smaller_blocks(settings: DataSettings) -> str:
+    blocks = f", smaller blocks (data.block_bytes={settings.block_bytes})"
+    return blocks if settings.shard == "iid" else ""
 
 
 def _deal(
@@ -100,7 +106,8 @@ def _deal_groups(documents: Sequence[Document], nodes: int) -> list[bytes]:
         raise ConfigError(
             "data.shard",
             "group",
-            f"{len(groups)} groups for {nodes} nodes; expected dirichlet or contiguous",
+            f"{len(groups)} groups for {nodes} nodes (cluster.nodes); "
+            "expected fewer nodes, dirichlet or contiguous",
         )
     shards: list[list[str]] = [[] for _ in range(nodes)]
     sizes = [0] * nodes

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ray_diloco.errors import ConfigError
+from ray_diloco.protocol.choices import did_you_mean
 
 
 def find_target(setting: str, target: str, allowed: Sequence[str]) -> Callable[..., Any]:
@@ -49,6 +50,12 @@ def call_target(
     except ValueError:
         pass  # a builtin without a signature: only the call itself can tell
     return target(*args, **(wanted | arguments))
+
+
+def first_line(error: BaseException) -> str:
+    """Kind and first line of an error that the user's own code raised."""
+    told = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {told[0][:200]}" if told else type(error).__name__
 
 
 def accepted_names(target: Callable[..., Any], names: Sequence[str]) -> tuple[str, ...]:
@@ -95,6 +102,8 @@ def _import(setting: str, target: str) -> Any:
 def _attribute(setting: str, target: str, found: Any, names: list[str]) -> Any:
     for name in names:
         if not hasattr(found, name):
-            raise ConfigError(setting, target, f"{found!r} has no {name!r}")
+            near = did_you_mean(name, [each for each in dir(found) if not each.startswith("_")])
+            place = getattr(found, "__name__", type(found).__name__)
+            raise ConfigError(setting, target, f"{place} has no {name!r}{near}")
         found = getattr(found, name)
     return found

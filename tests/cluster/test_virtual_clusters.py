@@ -29,6 +29,9 @@ def test_a_trace_says_when_each_machine_joins_and_is_away(tmp_path):
         "node,since\nn0,1\n",
         "node,from,until\nn0,5,1\n",
         "node,from,until\nn0,soon,9\n",
+        "node,from,until\nn0,0,5\nn0,nan,9\n",
+        "node,from,until\nn0,nan,9\n",
+        "",
         "node,from,until\nsomebody,1,2\n",
     ],
 )

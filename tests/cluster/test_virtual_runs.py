@@ -2,69 +2,29 @@
 
 import json
 import random
+import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
-from hydra import compose, initialize_config_dir
+from small_runs import UNEQUAL, configured, moments, play
 
 from ray_diloco.cluster.launch import Stage
-from ray_diloco.experiment.conf_folder import conf_dir
-from ray_diloco.experiment.events import read_events
-from ray_diloco.experiment.reading import read_config
-from ray_diloco.experiment.run import run
+from ray_diloco.experiment.build import identify
+from ray_diloco.experiment.launch import open_stage
 from ray_diloco.protocol.clock import micros
 from ray_diloco.timing.virtual import VirtualClock
-
-SMALL = (
-    "experiment=quickstart",
-    "data=synthetic",
-    "data.synthetic_bytes=40000",
-    "data.sequence_length=16",
-    "data.batch_size=1",
-    "data.eval_batches=1",
-    "model.width=4",
-    "model.hidden=8",
-    "model.window=2",
-    "engine=inproc",
-    "hub=memory",
-    "run.progress=none",
-    "cluster.profiles=[{seconds_per_step: 0.1},{seconds_per_step: 0.2},{seconds_per_step: 0.3}]",
-)
-UNEQUAL = (
-    "cluster.nodes=3",
-    "run.max_steps=30",
-    "+cluster.overrides.n1={jitter: lognormal, jitter_parameter: 0.3, up_mbps: 0.5}",
-    "+cluster.overrides.n2={crash_at: 3.05, recover_after: 1.5, latency_ms: 40}",
-    "cluster.hub_up_mbps=1.0",
-)
-
-
-def play(folder, *overrides, stage=None):
-    """The numbers of a run and its events, each kind by time."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = read_config(compose("config", [*SMALL, *overrides]))
-    result = run(config, folder, **({} if stage is None else {"stage": stage}))
-    assert result.status == "done", result.numbers
-    return result.numbers, list(read_events(folder / "events.jsonl"))
 
 
 def same(numbers):
     """What two runs of one configuration have in common."""
     apart = ("versions", "repo_id", "overrides")
-    return {
+    common = {
         key: value
         for key, value in numbers.items()
         if not key.startswith("wall_") and key not in apart
     }
-
-
-def moments(events, name, participant):
-    return [
-        event["at"]
-        for event in events
-        if event["event"] == name and event["participant"] == participant
-    ]
+    return common | {"sessions": [same(each) for each in numbers.get("sessions", ())]}
 
 
 def test_two_nodes_on_one_link_come_out_to_the_microsecond(tmp_path):
@@ -149,8 +109,10 @@ def disturbed(seed):
 
 @contextmanager
 def busy_cores():
-    """Two threads that want the interpreter all the time."""
+    """Two threads that want the interpreter all the time, which changes hands often."""
     ended = threading.Event()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(usual / 20)
 
     def burn():
         while not ended.is_set():
@@ -165,6 +127,7 @@ def busy_cores():
         ended.set()
         for thread in threads:
             thread.join()
+        sys.setswitchinterval(usual)
 
 
 @pytest.mark.slow
@@ -178,6 +141,16 @@ def test_five_runs_are_the_same_run_however_they_are_disturbed(tmp_path):
             again, told = play(tmp_path / str(number), *UNEQUAL, stage=disturbed(number))
         assert same(again) == same(plain)
         assert models == [e["model_sha256"] for e in told if e["event"] == "publication"]
+
+
+def test_the_trace_hash_covers_the_threads_and_nothing_of_the_machine(tmp_path):
+    def empty(*overrides):
+        config = configured(*overrides)
+        with open_stage(config, identify(config, tmp_path)) as stage:
+            return stage.trace_hash()
+
+    assert empty() == empty("ray.num_cpus=8", "run.log_level=DEBUG") is not None
+    assert len({empty(), empty("run.threads_per_node=2"), empty("run.seed=1")}) == 3
 
 
 def without_wall(events):

@@ -1,4 +1,4 @@
-"""A user's own model that goes wrong in one node of a run."""
+"""A user's own models: one goes wrong in one node of a run, another looks around."""
 
 from typing import ClassVar
 
@@ -32,3 +32,12 @@ class FailsInOneNode(nn.Module):
         self._calls += 1
         if self._place == 1 and self._calls == 6:
             raise FloatingPointError("the sixth step goes wrong")
+
+
+class SeesThreads(FailsInOneNode):
+    """Notes how many threads torch has while it trains."""
+
+    seen: ClassVar[set[int]] = set()
+
+    def _count(self) -> None:
+        self.seen.add(torch.get_num_threads())

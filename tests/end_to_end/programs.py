@@ -13,6 +13,10 @@ from pathlib import Path
 import psutil
 
 PATIENCE = 200.0
+END_SECONDS = 60.0
+"""Within so many all is gone that a command started: Ray lets its actors take their time, and on a
+busy machine they do.
+"""
 SMALL = (
     "debug=default",
     "run.debug=false",
@@ -26,13 +30,20 @@ SMALL = (
 class Program:
     """One process; its output goes to a file, so that it can never block."""
 
-    def __init__(self, module: str, words: tuple[str, ...], folder: Path, env: dict[str, str]):
+    def __init__(
+        self,
+        module: str,
+        words: tuple[str, ...],
+        folder: Path,
+        env: dict[str, str],
+        inside: tuple[str, ...] = (),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._output = folder / "output.txt"
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *words],
+                [*inside, sys.executable, "-m", module, *words],
                 cwd=folder,
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
                 stdout=output,
@@ -82,9 +93,13 @@ class Program:
 
 
 @contextmanager
-def program(module: str, *words: str, folder: Path, **env: str) -> Generator[Program, None, None]:
-    """A process that is killed with its descendants if it is still there."""
-    started = Program(module, words, folder, env)
+def program(
+    module: str, *words: str, folder: Path, inside: tuple[str, ...] = (), **env: str
+) -> Generator[Program, None, None]:
+    """A process that is killed with its descendants if it is still there. ``inside``: what is put
+    before its command.
+    """
+    started = Program(module, words, folder, env, inside)
     try:
         yield started
     finally:
@@ -95,13 +110,15 @@ def program(module: str, *words: str, folder: Path, **env: str) -> Generator[Pro
             started.process.wait()
 
 
-def ray_diloco(*words: str, folder: Path, **env: str):
+def ray_diloco(*words: str, folder: Path, inside: tuple[str, ...] = (), **env: str):
     """The command ``ray-diloco``, with its run folder in ``folder``."""
-    run_dir = f"hydra.run.dir={folder / 'run'}"
-    return program("ray_diloco.experiment.main", *words, run_dir, folder=folder, **env)
+    module, run_dir = "ray_diloco.experiment.main", f"hydra.run.dir={folder / 'run'}"
+    return program(module, *words, run_dir, folder=folder, inside=inside, **env)
 
 
-def left_behind(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that do not end by themselves within a few seconds."""
-    _, alive = psutil.wait_procs(processes, timeout=10)
+def left_behind(
+    processes: list[psutil.Process], within: float = END_SECONDS
+) -> list[psutil.Process]:
+    """Those that do not end by themselves, given so many seconds."""
+    _, alive = psutil.wait_procs(processes, timeout=within)
     return [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]

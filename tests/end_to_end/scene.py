@@ -143,9 +143,8 @@ class Scene:
         plan = replace(
             self._plans((node_id,)).nodes[0],
             diloco=self.settings,
-            limits=RunLimits(max_steps=steps),
             inner=inner,
-            **changed,
+            **({"limits": RunLimits(max_steps=steps)} | changed),
         )
         self.clock.register(node_id, self._port.now())
         port = self.clock.port(node_id, profile=profile or NodeProfile())
@@ -179,8 +178,7 @@ class Scene:
             master_id=name,
             expected=tuple(expected),
             diloco=self.settings,
-            limits=RunLimits(),
-            **({"state_dir": self.folder / name} | changed),
+            **({"state_dir": self.folder / name, "limits": RunLimits()} | changed),
         )
         self.clock.register(name, self._port.now())
         port = self.clock.port(name)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from aiohttp import web
 
+from ray_diloco.cluster.ray_session import ray_session
 from ray_diloco.errors import HubError
 from ray_diloco.experiment.reading import read_config
 from ray_diloco.experiment.run import run
@@ -72,12 +73,14 @@ def processes_with_the_token() -> list[str]:
 
 def told_by_ray() -> str:
     """Everything that Ray's state API and dashboard say of actors, tasks, workers and jobs."""
+    import ray
     from ray.util import state
 
+    where = ray.get_runtime_context().gcs_address  # there may be another Ray on this machine
     listed: list[Any] = []
     for ask in (state.list_actors, state.list_tasks, state.list_workers, state.list_jobs):
-        listed += ask(detail=True, limit=1000, raise_on_missing_output=False)
-    listed += state.list_runtime_envs(limit=1000)
+        listed += ask(address=where, detail=True, limit=1000, raise_on_missing_output=False)
+    listed += state.list_runtime_envs(address=where, limit=1000)
     assert any("NodeActor" in str(each) for each in listed)
     return "\n".join(map(str, listed))
 
@@ -91,7 +94,7 @@ class Watch:
         self.told: str | None = None
         self.session: Path | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._body)
+        self._thread = threading.Thread(target=self._body, daemon=True)
 
     def __enter__(self) -> "Watch":
         self._thread.start()
@@ -117,12 +120,19 @@ class Watch:
             self.told = told_by_ray()
 
 
-def refusing_after(commits: int) -> Callable[[str, web.Request], Fault | None]:
+def holding_on(
+    watch: Watch, then: Fault | None, commits: int = 5
+) -> Callable[[str, web.Request], Fault | None]:
+    """After a few commits the run gets no further until Ray has been asked; then the fault."""
     left = [commits]
 
     def plan(route: str, _request: web.Request) -> Fault | None:
         left[0] -= route == "commit"
-        return Fault(kind=FaultKind.refuse, status=401) if left[0] < 0 else None
+        if left[0] >= 0:
+            return None
+        if watch.told is not None:
+            return then
+        return Fault(kind=FaultKind.refuse, status=503) if route == "commit" else None
 
     return plan
 
@@ -134,11 +144,16 @@ def refusing_after(commits: int) -> Callable[[str, web.Request], Fault | None]:
 def test_a_run_on_ray_shows_its_token_nowhere(
     hub: EmbeddedHub, tmp_path: Path, ending: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if ending == "failed":
-        hub.plan_faults(refusing_after(5))
+    wrong_token = Fault(kind=FaultKind.refuse, status=401)
     folder = tmp_path / "run"
-    with Watch() as watch:
-        result = run(settings(hub), folder)
+    config = settings(hub)
+    with ray_session(config.ray):  # whose end takes its files away
+        with Watch() as watch:
+            hub.plan_faults(holding_on(watch, wrong_token if ending == "failed" else None))
+            result = run(config, folder)
+        assert watch.session is not None
+        assert list(watch.session.rglob("worker*.out"))
+        assert files_with_the_token(watch.session) == []
     assert result.status == ending
     assert (folder / "logs" / "n0.log").is_file()
     assert files_with_the_token(folder) == []
@@ -146,8 +161,6 @@ def test_a_run_on_ray_shows_its_token_nowhere(
     assert watch.leaks == []
     assert watch.told is not None
     assert TOKEN not in watch.told
-    assert watch.session is not None
-    assert files_with_the_token(watch.session) == []
     assert files_with_the_token(tmp_path / "hub") == []
     assert TOKEN not in "".join(capfd.readouterr())
 

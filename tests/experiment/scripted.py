@@ -86,7 +86,11 @@ class ScriptedEngine:
     the plans' `run.max_steps`, a stop, or ``fail_at``.
     """
 
-    def __init__(self, *, on_look=None, failures=None, lost: str = "") -> None:
+    def __init__(
+        self, *, on_look=None, failures=None, lost: str = "", master=None, node=None
+    ) -> None:
+        """``master``, ``node``: fields of their reports."""
+        self._master_fields, self._node_fields = master or {}, node or {}
         self._on_look = on_look
         self._failures = failures or {}
         self._lost = lost
@@ -99,14 +103,14 @@ class ScriptedEngine:
     def start(self, nodes: Sequence[NodePlan], master: MasterPlan | None) -> None:
         self.nodes, self.master = tuple(nodes), master
         for folder in {self._model.parent, *(plan.state_dir for plan in nodes)}:
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
         save_file({"weight": torch.ones(2)}, self._model)
 
     def look(self, timeout: float) -> View:
         self.looks += 1
         if self._on_look is not None:
             self._on_look(self.looks)
-        now = self.looks * 100_000
+        now = self.nodes[0].run.since + self.looks * 100_000
         steps = min(self.looks, self._most)
         nodes = tuple(
             status(
@@ -115,7 +119,7 @@ class ScriptedEngine:
                 local_step=steps,
                 tokens=100 * steps,
                 loss=5 - 0.1 * steps,
-                base_outer_step=steps // 4,
+                base_outer_step=-1 if plan.role == "single" else steps // 4,
                 now=now,
                 training_since=0,
             )
@@ -142,7 +146,10 @@ class ScriptedEngine:
         }
         if self.master is None:
             return Ending(nodes=reports, master=None, failures=dict(self._failures))
-        master = master_report(accounts=accounts, model_file=str(self._model))
+        if self.master.master_id + "/master" in self._failures:
+            return Ending(nodes=reports, master=None, failures=dict(self._failures))
+        fields = {"accounts": accounts, "model_file": str(self._model)} | self._master_fields
+        master = master_report(**fields)
         return Ending(nodes=reports, master=master, failures=dict(self._failures))
 
     def close(self) -> None:
@@ -150,7 +157,8 @@ class ScriptedEngine:
 
     def _node_report(self, plan: NodePlan, steps: int) -> NodeReport:
         model = str(self._model) if plan.role == "single" else None
-        return node_report(plan.node_id, local_steps=steps, tokens=100 * steps, model_file=model)
+        fields = {"local_steps": steps, "tokens": 100 * steps, "model_file": model}
+        return node_report(plan.node_id, **(fields | self._node_fields))
 
     @property
     def _most(self) -> int:
@@ -178,6 +186,7 @@ class ScriptedEngine:
                 "participant": plan.node_id,
                 "at": now,
                 "local_step": self.looks,
+                "covers": str(self.looks),
                 "loss": 4.5,
                 "tokens": 100,
                 "final": False,

@@ -128,3 +128,36 @@ def test_a_simulated_node_leaves_when_its_profile_says(configure, tmp_path):
     plans = plans_of(configure("+cluster.overrides.n1.leave_at=9.5"), tmp_path)
     assert [p.limits.max_seconds for p in plans.nodes] == [None, 9.5, None, None]
     assert plans.master.limits.max_seconds is None
+
+
+def test_with_dylu_each_node_has_its_own_number_of_inner_steps(configure, tmp_path):
+    plans = plans_of(configure("inner_schedule=dylu", "diloco.inner_steps=12"), tmp_path)
+    assert [plan.diloco.inner_steps for plan in plans.nodes] == [12, 6, 12, 6]
+    assert plans.master is not None
+    assert plans.master.diloco.inner_steps == 12
+
+
+def test_what_nodes_ask_ray_for_makes_no_other_simulated_run(configure):
+    asks = "{num_cpus: 2, num_gpus: 1, memory_gb: 1, resources: {tape: 1}, label_selector: {a: b}}"
+    plain, asking, slower = (
+        identify(complete(configure("cluster.overrides={}", *more)), Path()).run_id
+        for more in (
+            (),
+            (f"+cluster.overrides.n0={asks}",),
+            ("+cluster.overrides.n0.latency_ms=1",),
+        )
+    )
+    assert plain == asking
+    assert plain != slower
+
+
+def test_the_master_of_a_joined_ray_evaluates_on_a_gpu_when_it_asks_for_one(configure, tmp_path):
+    def device(*words):
+        plan = plans_of(configure("run.device=cuda", *words), tmp_path).master
+        assert plan is not None
+        return plan.device
+
+    joined = ("ray.address=auto", "engine=ray", "time=wall")
+    assert device() == "cuda"
+    assert device(*joined) == "cpu"
+    assert device(*joined, "ray.master_num_gpus=0.5") == "cuda"

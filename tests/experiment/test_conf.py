@@ -23,6 +23,9 @@ FULL = {
     "engine": "ray",
     "time": "wall",
     "ray": "local",
+    "tracking": "none",
+    "sweep": "default",
+    "search": "default",
 }
 
 

@@ -1,42 +1,52 @@
 import json
-import logging
+import os
+import re
+import subprocess
 import sys
 
 import pytest
 
-from ray_diloco.experiment.main import find_user_modules, main
+import ray_diloco
+from ray_diloco.experiment.main import find_user_modules
 from ray_diloco.experiment.schema import Config
 
 TINY = ("debug=default", "run.debug=false", "data=synthetic", "data.synthetic_bytes=20000")
 
 
-@pytest.fixture
-def command(monkeypatch, tmp_path, capsys):
-    """Call ``ray-diloco`` in an empty folder; gives exit code, output and errors."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ray-diloco", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return int(ended.value.code or 0), told.out, told.err
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    yield call
-    for handler in logging.getLogger().handlers[:]:
-        if isinstance(handler, logging.FileHandler):
-            logging.getLogger().removeHandler(handler)
-            handler.close()
-
-
 def test_help_fits_a_screen_and_names_the_groups(command):
     code, out, _ = command("--help")
     assert code == 0
-    assert len(out.splitlines()) <= 36
+    assert len(out.splitlines()) <= 40
     assert max(map(len, out.splitlines())) <= 100
     groups = [name for name in Config.__dataclass_fields__ if name != "run"]
-    assert [group for group in (*groups, "experiment", "debug") if f"\n{group}: " not in out] == []
+    shared = out.split("\none file each: ")[1].splitlines()[0].split(", ")
+    missing = {*groups, "experiment", "debug"} - {*shared, *re.findall(r"^(\w+): ", out, re.M)}
+    assert missing == set()
+
+
+def test_the_version_is_the_packages_own(command):
+    assert command("--version") == (0, f"ray-diloco {ray_diloco.__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-sc", "query=bash"), ("diloco.iner_steps=3",)])
+def test_what_starts_no_run_imports_nothing_that_trains(words, tmp_path):
+    program = (
+        "import sys\n"
+        "from ray_diloco.experiment.main import main\n"
+        f"sys.argv[1:] = {words}\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    pass\n"
+        "print(sorted({*sys.modules} & {'torch', 'ray', 'numpy', 'pyarrow', 'plotly', 'aiohttp'}))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "COMP_LINE": "ray-diloco diloco.o", "COMP_POINT": "19"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_typo_is_one_line_and_leaves_nothing(command, tmp_path):
@@ -75,9 +85,19 @@ def test_a_run_in_this_process_trains_and_leaves_its_folder(command, tmp_path):
     assert numbers["tokens"] == numbers["tokens_merged"]
 
 
-def test_a_multirun_goes_on_after_a_refused_run_and_says_so_in_its_code(command, tmp_path):
+def test_a_sweep_in_which_nothing_can_run_says_why_of_each_and_starts_nothing(command, tmp_path):
+    words = (*TINY, "diloco.inner_steps=0", "run.seed=0,1", f"hydra.sweep.dir={tmp_path}/sweep")
+    code, out, err = command("-m", *words)
+    assert (code, err) == (2, "ray-diloco: 2 of 2 trials did not end well: 2 invalid\n")
+    for number in (0, 1):
+        assert f"trial {number} invalid: run.seed={number}: diloco.inner_steps=0: expected" in out
+    assert not [path for path in (tmp_path / "sweep").iterdir() if path.is_dir()]
+    assert len((tmp_path / "sweep" / "results.jsonl").read_text().splitlines()) == 2
+
+
+def test_hydras_own_launcher_goes_on_after_a_refused_run_too(command, tmp_path):
     words = (*TINY, "hub=memory", "diloco.inner_steps=0,4", f"hydra.sweep.dir={tmp_path}/sweep")
-    code, _, err = command("-m", *words)
+    code, _, err = command("-m", *words, "hydra/launcher=basic")
     assert code == 2
     assert err == "ray-diloco: diloco.inner_steps=0: expected at least 1\n"
     assert [path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir()] == ["1"]

@@ -2,6 +2,7 @@ import pyarrow.parquet as pq
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ray_diloco.experiment.metrics import Curves, write_metrics
+from ray_diloco.experiment.tracking.points import points_of
 
 EVENTS = [
     {
@@ -58,7 +59,7 @@ def test_a_run_without_events_has_an_empty_table(tmp_path):
 
 def test_curves_run_over_local_steps_and_outer_steps(tmp_path):
     curves = Curves(tmp_path)
-    curves.keep(EVENTS)
+    curves.keep([point for event in EVENTS for point in points_of(event)])
     curves.close()
     read = EventAccumulator(str(tmp_path))
     read.Reload()

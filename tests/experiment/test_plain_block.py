@@ -1,6 +1,8 @@
 import pytest
 
 from ray_diloco.errors import ConfigError
+from ray_diloco.experiment.build import complete
+from ray_diloco.experiment.checks import check_config
 from ray_diloco.experiment.node_main import read_command
 from ray_diloco.experiment.plain_block import read_plain_block, translate
 from ray_diloco.experiment.schema import EngineName, Role
@@ -87,6 +89,22 @@ def test_a_node_needs_no_file():
         read_command(["run.role=worker"])
 
 
+@pytest.mark.parametrize("node_id", ["007", "true", "1e3", "null"])
+def test_an_id_is_taken_letter_by_letter(tmp_path, node_id):
+    (tmp_path / "node.yaml").write_text(f"{{role: worker, repo_id: me/run, node_id: '{node_id}'}}")
+    for word in (f"node_id={node_id}", f"distributed_yaml={tmp_path}/node.yaml"):
+        config, _, _ = read_command([word, "run.role=worker", "hub.repo_id=me/run"])
+        assert (config.cluster.node_ids, config.cluster.run_here) == ([node_id], [node_id])
+
+
+@pytest.mark.parametrize("node_id", ["a,b", "a/b", "..", "a]", "a b"])
+def test_an_id_that_is_no_name_is_one_and_refused(node_id):
+    words = [f"node_id={node_id}", "run.role=worker", "hub.repo_id=me/run"]
+    config, _, _ = read_command(words)
+    with pytest.raises(ConfigError, match=r"cluster\.node_ids"):
+        check_config(complete(config))
+
+
 @pytest.mark.parametrize(
     ("block", "role"),
     [
@@ -94,6 +112,8 @@ def test_a_node_needs_no_file():
         ({"enabled": False, "role": "worker"}, "single"),
         ({"enabled": True, "mode": "single", "role": "worker"}, "single"),
         ({"enabled": True, "role": "Worker", "node_id": "a"}, "worker"),
+        ({"enabled": True, "mode": "Dumb_DiLoCo", "role": "worker", "node_id": "a"}, "worker"),
+        ({"enabled": True, "mode": "SINGLE", "role": "worker"}, "single"),
         ({"enabled": True, "repo_id": "me/run", "node_id": "a"}, "master"),
         ({"enabled": True, "node_id": "a"}, "worker"),
         ({"role": "worker", "repo_id": "me/run", "node_id": "a"}, "worker"),

@@ -4,7 +4,7 @@ import pytest
 
 from ray_diloco.experiment.checks import warnings_of
 from ray_diloco.experiment.preflight import expectations, forecast, over_budget, preflight
-from ray_diloco.workload.models import estimate_bytes
+from ray_diloco.workload.outline import estimate_bytes
 
 BUSY = (
     "hub=huggingface",
@@ -12,6 +12,9 @@ BUSY = (
     "cluster.profiles=[{seconds_per_step: 1.0}]",
     "diloco.inner_steps=120",
     "diloco.poll_interval=60",
+    "time.kind=virtual",
+    "run.max_steps=null",
+    "run.max_seconds=36000",
 )
 
 
@@ -32,12 +35,33 @@ def test_bytes_are_deltas_publications_and_outer_state(small):
     assert found.down == 60 * size + 6 * size * 2
 
 
+def test_fragments_go_more_often_and_are_all_that_a_node_fetches(small):
+    few = ("cluster.nodes=2", "diloco.poll_interval=10")
+    whole, cut = small(*BUSY, *few), small(*BUSY, *few, "diloco.fragments=2")
+    size, one, two = estimate_bytes(whole.model), forecast(whole), forecast(cut)
+    assert (one.deltas, two.deltas) == (60, 120)
+    assert (one.publications, two.publications) == (60, 120)
+    assert two.down == 120 * size / 2 + 120 * size / 2 * 2 == one.down
+    assert two.up == 120 * size / 2 + 120 * (size + size + size / 2)
+
+
 def test_a_model_of_half_precision_sends_deltas_and_state_in_float32(small):
     config = small(*BUSY, "cluster.nodes=1", "model.dtype=bfloat16", "diloco.outer_state_every=2")
     size = estimate_bytes(config.model)
     found = forecast(config)
     assert size is not None
     assert found.up == 30 * 2 * size + 30 * (size + 4 * size / 2)
+
+
+def test_the_outer_state_is_as_large_as_what_the_outer_optimizer_remembers(small):
+    def state(*overrides) -> float:
+        config = small(*BUSY, "cluster.nodes=1", *overrides)
+        return (forecast(config).up or 0) - 60 * (estimate_bytes(config.model) or 0)
+
+    momentum = state()
+    assert momentum > 0
+    assert state("diloco.outer=sgd") == 0
+    assert state("diloco.outer=adam") == state("diloco.outer=buffered") == 2 * momentum
 
 
 def test_a_slow_link_sends_fewer_deltas(small):
@@ -62,7 +86,8 @@ def test_what_is_proposed_would_do_and_a_little_less_would_not(small):
 
 
 def test_a_run_over_its_budget_is_warned_and_one_that_nobody_counts_is_not(small):
-    assert warnings_of(small(*BUSY, "run.max_steps=1000")) == over_budget(small(*BUSY))
+    long = small(*BUSY, "run.max_steps=10000")
+    assert warnings_of(long) == over_budget(long) != []
     assert over_budget(small(*BUSY, "hub=embedded")) == []
     assert over_budget(small(*BUSY, "hub=embedded", "hub.strict=true")) != []
     assert over_budget(small(*BUSY, "hub.commits_per_hour=1000")) == []
@@ -82,3 +107,48 @@ def test_storage_grows_until_the_history_is_squashed(small, squash):
     text = "\n".join(expectations(small(*BUSY, f"hub.squash_every={squash}")))
     assert "until the history is squashed" in text
     assert (f"squash_every={squash}" in text) == bool(squash)
+
+
+def test_dynamic_local_updates_make_slow_nodes_send_as_often_as_the_fastest(small):
+    speeds = "cluster.profiles=[{seconds_per_step: 1.0}, {seconds_per_step: 3.0}]"
+    config = small(*BUSY, "cluster.nodes=2", speeds)
+    assert forecast(config).deltas == 30 + 10
+    assert forecast(small(*BUSY, "cluster.nodes=2", speeds, "inner_schedule=dylu")).deltas == 60
+
+
+SHORT = (*BUSY, "run.max_steps=360")
+
+
+def test_nothing_longer_than_the_run_is_proposed(small):
+    (line,) = over_budget(small(*SHORT, "cluster.nodes=16"))
+    assert "diloco.inner_steps=" not in line
+    (line,) = over_budget(small(*SHORT, "cluster.nodes=1", "hub.commits_per_hour=10"))
+    assert "a hub of your own, with a larger hub.commits_per_hour, would do" in line
+
+
+def test_how_little_of_a_short_run_is_exchanged_is_said(small):
+    (line,) = over_budget(small(*SHORT, "cluster.nodes=16"))
+    assert "; the fastest node sends about 2 deltas in this run, at 3 boundaries." in line
+    (line,) = over_budget(small(*SHORT, "cluster.nodes=16", "run.max_steps=12000"))
+    assert "about 18 deltas in this run, at 100 boundaries" in line
+    assert "in this run" not in over_budget(small(*BUSY))[0]
+
+
+def test_a_run_whose_deltas_may_all_go_at_once_is_not_warned(small):
+    assert over_budget(small(*BUSY, "run.max_steps=240")) == []
+    assert over_budget(small(*BUSY, "run.max_steps=241")) != []
+
+
+def test_where_nobody_keeps_the_profiles_their_speeds_make_no_estimate(small):
+    real = (*BUSY, "time.kind=wall", "time.emulate_profile=false")
+    text = "\n".join(expectations(small(*real)))
+    assert "per hour:" not in text
+    assert "hub.commits_per_hour=100, so that each node sends one delta in 720 s at most" in text
+    assert "for a delta" in text
+    assert over_budget(small(*real)) == []
+    emulated = expectations(small(*BUSY, "time.kind=wall", "time.emulate_profile=true"))
+    assert "about 540 per hour" in emulated[0]
+    asked = preflight(small(*real))
+    assert "about 540 per hour" in asked[0]
+    assert any("time.emulate_profile=false does not keep" in line for line in asked)
+    assert "would do" in asked[-1]

@@ -4,7 +4,7 @@ from rich.console import Console
 from scripted import status
 
 from ray_diloco.cluster.engine import View
-from ray_diloco.experiment.pace import seconds_left, tokens_per_second
+from ray_diloco.experiment.pace import Speed, seconds_left, tokens_per_second
 from ray_diloco.experiment.progress import (
     LiveProgress,
     NoProgress,
@@ -95,6 +95,21 @@ def test_speed_counts_from_the_first_step():
     assert tokens_per_second(status(now=micros(4))) is None
 
 
+def test_a_node_that_went_on_from_a_checkpoint_is_as_fast_as_it_is_now():
+    node = status(
+        "n0",
+        local_step=300,
+        steps_before=200,
+        tokens=3_000,
+        tokens_before=2_000,
+        now=micros(60),
+        training_since=micros(50),
+    )
+    assert tokens_per_second(node) == 100.0
+    seen = View(nodes=(node,), master=None, events=(), ended=False)
+    assert seconds_left(seen, LIMITS) == 10.0
+
+
 def test_the_table_has_a_line_for_each_node_and_one_for_the_master():
     screen = console()
     screen.print(live_table(view(), LIMITS))
@@ -105,11 +120,56 @@ def test_the_table_has_a_line_for_each_node_and_one_for_the_master():
     assert "0:10, about 1:10 left" in shown
 
 
+def test_a_node_shows_that_it_waits_for_its_name_and_what_was_rejected():
+    waits = status("n0", state="waiting for its name")
+    told = status("n1", state="training", loss=2.5, deltas_rejected=3)
+    seen = View(nodes=(waits, told), master=None, events=(), ended=False)
+    line = plain_line(seen, RunLimits())
+    assert "n0 0 waiting for its name" in line
+    assert "n1 0 2.500 (3 rejected)" in line
+    screen = console()
+    screen.print(live_table(seen, RunLimits()))
+    assert "training (3 rejected)" in text_of(screen)
+
+
+def test_a_node_whose_steps_are_not_known_yet_shows_none_and_all_commits_count():
+    seen = View(
+        nodes=(status("n0", commits=2), status("n1", state="training", local_step=60, commits=3)),
+        master=MasterStatus(commits=4),
+        events=(),
+        ended=False,
+    )
+    line = plain_line(seen, LIMITS)
+    assert "n0 starting | n1 60/400 training" in line
+    assert line.endswith("9 commits")
+
+
+def test_the_master_says_whom_elsewhere_it_waits_for():
+    master = MasterStatus(missing=("n0", "n1", "laptop"))
+    seen = View(nodes=(status("n0"),), master=master, events=(), ended=False)
+    assert plain_line(seen, RunLimits()).endswith("0 commits, waits for laptop, n1 to come")
+
+
 def test_many_nodes_are_told_together():
     assert "7 nodes at steps 14-100/400, mean loss 2.500" in plain_line(view(nodes=7), LIMITS)
     screen = console()
     screen.print(live_table(view(nodes=30), LIMITS))
     assert "and 6 nodes at steps" in text_of(screen)
+
+
+def test_virtual_time_is_told_with_its_speed_and_what_is_left_in_real_time():
+    clock = HandClock()
+    speed = Speed(clock)
+    assert speed.at(view(now=0.0)) == 0.0
+    clock.time = micros(30)  # start-up does not count
+    assert speed.at(view(now=1.0)) == 0.0
+    clock.time = micros(33)
+    assert speed.at(view(now=10.0)) == 3.0
+    line = plain_line(view(now=10.0), LIMITS, 3.0)
+    assert line.startswith("[virtual 0:10, 3 times as fast as real time, about 0:23 left]")
+    screen, later = console(), view(now=10.0)
+    PlainProgress(screen, LIMITS, clock, speed).show(later)
+    assert "virtual 0:10, 3 times as fast as real time" in text_of(screen)
 
 
 def test_plain_lines_come_with_each_outer_step_and_now_and_then():

@@ -2,7 +2,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from ray_diloco.errors import ConfigError
-from ray_diloco.experiment.reading import mask_tokens, nearest_setting, read_config, to_plain
+from ray_diloco.experiment.names import nearest_setting
+from ray_diloco.experiment.reading import read_config, to_plain
 from ray_diloco.experiment.schema import Config
 from ray_diloco.timing.profile import NodeProfile
 
@@ -40,20 +41,52 @@ def test_a_group_that_does_not_exist_is_named_with_the_nearest_one():
 
 
 @pytest.mark.parametrize(
-    ("given", "setting"),
+    ("given", "line"),
     [
-        ({"diloco": {"inner_steps": "many"}}, "diloco.inner_steps"),
-        ({"diloco": {"inner_steps": 1.5}}, "diloco.inner_steps"),
-        ({"diloco": {"outer_lr": None}}, "diloco.outer_lr"),
-        ({"hub": {"kind": "ftp"}}, "hub.kind"),
-        ({"cluster": {"profiles": 3}}, "cluster.profiles"),
-        ({"cluster": {"profiles": [{"speed": 3}]}}, "cluster.profiles"),
-        ({"data": {"files": "a.txt"}}, "data.files"),
-        ({"run": 3}, "run"),
+        ({"diloco": {"inner_steps": "many"}}, "diloco.inner_steps='many': expected a whole number"),
+        ({"diloco": {"inner_steps": 1.5}}, "diloco.inner_steps=1.5: expected a whole number"),
+        ({"diloco": {"outer_lr": None}}, "diloco.outer_lr=null: expected a number, not null"),
+        ({"diloco": {"compat": "maybe"}}, "diloco.compat='maybe': expected true or false"),
+        (
+            {"hub": {"kind": "embeded"}},
+            "hub.kind='embeded': expected one of embedded, huggingface, memory; "
+            "did you mean embedded?",
+        ),
+        ({"hub": {"faults": [3]}}, "hub.faults=[3]: expected names with their values"),
+        ({"hub": {"faults": {"lag": "x"}}}, "hub.faults={'lag': 'x'}: expected a number in hub"),
+        ({"cluster": {"profiles": 3}}, "cluster.profiles=3: expected a list"),
+        ({"cluster": {"profiles": [3]}}, "cluster.profiles=[3]: expected names with their values"),
+        (
+            {"cluster": {"profiles": [{"jitters": 3}]}},
+            "cluster.profiles[0]='jitters': expected one",
+        ),
+        ({"cluster": {"profiles": [{"up_mbps": "x"}]}}, "cluster.profiles[0].up_mbps='x': expec"),
+        ({"cluster": {"overrides": {"n0": 3}}}, "cluster.overrides={'n0': 3}: expected names with"),
+        (
+            {"cluster": {"overrides": {"n0": {"up_mbs": 3}}}},
+            "cluster.overrides.n0='up_mbs': expected one of away, ",
+        ),
+        (
+            {"cluster": {"overrides": {"n0": {"up_mbps": "x"}}}},
+            "cluster.overrides.n0.up_mbps='x': expected a number",
+        ),
+        ({"run": {"name": [1]}}, "run.name=[1]: expected a text"),
+        ({"data": {"files": "a.txt"}}, "data.files='a.txt': expected a list"),
+        ({"run": 3}, "run=3: expected a group of settings"),
     ],
 )
-def test_a_wrong_type_is_refused_with_its_setting(given, setting):
-    assert refusal(given).setting == setting
+def test_a_wrong_type_is_told_with_its_setting_and_what_was_expected(given, line):
+    assert str(refusal(given)).startswith(line)
+
+
+@pytest.mark.parametrize("place", ["profiles", "overrides"])
+def test_whole_numbers_are_numbers_wherever_they_stand(place):
+    fields = {"away": [[5, 800]], "up_mbps": 3}
+    given = {"profiles": [fields], "overrides": {"n0": fields}}[place]
+    cluster = read_config({"cluster": {place: given}}).cluster
+    found = cluster.profiles[0] if place == "profiles" else NodeProfile(**cluster.overrides["n0"])
+    assert found == NodeProfile(away=[[5.0, 800.0]], up_mbps=3.0)
+    assert type(found.away[0][0]) is float
 
 
 @pytest.mark.parametrize(
@@ -87,7 +120,3 @@ def test_interpolations_are_resolved():
 
 def test_an_interpolation_that_leads_nowhere_is_refused():
     assert refusal({"run": {"max_steps": "${run.steps}"}}).setting == "run.max_steps"
-
-
-def test_tokens_are_masked_in_text():
-    assert mask_tokens(f"bad {TOKEN}!") == "bad hf_***!"

@@ -34,6 +34,13 @@ def test_the_folder_says_what_the_run_is(folder):
     assert config.run.resumes
 
 
+def test_a_run_goes_on_in_its_own_folder(folder, tmp_path):
+    assert resumed(folder, f"hydra.run.dir={folder}").run.resumes
+    with pytest.raises(ConfigError, match="where the run is that goes on") as caught:
+        resumed(folder, f"hydra.run.dir={tmp_path / 'another'}")
+    assert caught.value.setting == "hydra.run.dir"
+
+
 def test_the_command_line_changes_what_it_names_and_nothing_else(folder):
     config = resumed(folder, "run.max_steps=90", "+cluster.overrides.n0.latency_ms=5")
     assert (config.run.max_steps, config.diloco.inner_steps) == (90, 11)

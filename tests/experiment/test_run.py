@@ -9,12 +9,16 @@ from safetensors import safe_open
 from scripted import ScriptedEngine, ScriptedStage
 
 from ray_diloco.errors import ConfigError, PermanentHubError
+from ray_diloco.experiment.live_status import ask_to_stop
 from ray_diloco.experiment.run import run
 
 KEYS = (
     *("eval_loss", "initial_eval_loss", "tokens", "wall_seconds", "outer_steps", "bytes_up"),
     *("bytes_down", "commits", "dropped_local_steps", "rejected_deltas", "nodes"),
 )
+
+
+LONGER = "run.max_steps=20"
 
 
 class Notes:
@@ -73,16 +77,38 @@ def test_the_resolved_configuration_knows_the_run_and_no_secret(small, tmp_path)
 
 
 def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(small, tmp_path):
-    run(small(), tmp_path, stage=ScriptedStage(ScriptedEngine()))
+    run(small("hub=embedded"), tmp_path, stage=ScriptedStage(ScriptedEngine()))
     first = OmegaConf.load(tmp_path / "config.yaml").run.run_id
     with pytest.raises(ConfigError, match="holds a run already"):
-        run(small(), tmp_path, stage=ScriptedStage(ScriptedEngine()))
-    (tmp_path / "state").rename(tmp_path / "before")
+        run(small("hub=embedded"), tmp_path, stage=ScriptedStage(ScriptedEngine()))
     stage = ScriptedStage(ScriptedEngine())
-    run(small(f"run.resume={tmp_path}", "hub=embedded"), tmp_path, stage=stage)
+    run(small("hub=embedded", f"run.resume={tmp_path}", LONGER), tmp_path, stage=stage)
     assert stage.entered == [(first, True)]
     assert stage.engine.master is not None
     assert stage.engine.master.resume
+
+
+def test_a_second_run_in_the_folder_of_one_that_is_under_way_is_refused(small, tmp_path):
+    met = []
+
+    class Second(ScriptedStage):
+        def __enter__(self):
+            with pytest.raises(ConfigError, match="a run is under way in this folder") as caught:
+                run(small(), tmp_path, stage=ScriptedStage(ScriptedEngine()))
+            ask_to_stop(tmp_path)
+            with pytest.raises(ConfigError, match="under way"):
+                run(small(), tmp_path, stage=ScriptedStage(ScriptedEngine()))
+            met.append((caught.value.setting, (tmp_path / "stop").exists()))
+            return super().__enter__()
+
+    assert run(small(), tmp_path, stage=Second(ScriptedEngine())).status == "done"
+    assert met == [("hydra.run.dir", True)]
+
+
+def test_a_wish_to_stop_an_earlier_session_is_forgotten(small, tmp_path):
+    ask_to_stop(tmp_path)
+    run(small(), tmp_path, stage=ScriptedStage(ScriptedEngine()))
+    assert not (tmp_path / "stop").exists()
 
 
 def test_a_broken_range_sum_fails_the_run(small, tmp_path):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import HfApi
 
 from ray_diloco.errors import ContentError, HubError, TransientHubError
 from ray_diloco.hub.client import HubRepository
@@ -41,8 +42,8 @@ def serving(
         assert process.stdout is not None
         try:
             endpoint = process.stdout.readline().strip().removeprefix("HF_ENDPOINT=")
-            token = process.stdout.readline().strip().removeprefix("HF_TOKEN=")
-            yield process, endpoint, Secret(token)
+            assert process.stdout.readline() == f"HF_TOKEN=$(cat {folder / 'token'})\n"
+            yield process, endpoint, Secret((folder / "token").read_text().strip())
         finally:
             if process.poll() is None:
                 process.kill()
@@ -63,7 +64,7 @@ def test_sigkill_loses_no_commit_and_shows_no_half_of_one(tmp_path: Path) -> Non
                     if number == 20:
                         enough.set()
 
-        writer = threading.Thread(target=write)
+        writer = threading.Thread(target=write, daemon=True)
         writer.start()
         assert enough.wait(30)
         process.kill()
@@ -200,9 +201,21 @@ def test_history_branches_tags_and_privacy_are_there_after_a_restart(tmp_path: P
     with EmbeddedHub(tmp_path) as hub:
         repo_id = ensure_repository(endpoint=hub.endpoint, token=hub.token, repo_id="local/run")
         repository = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
-        repository.commit("one", additions=additions(1))
+        first = repository.commit("one", additions=additions(1))
+        api = HfApi(endpoint=hub.endpoint, token=hub.token.reveal())
+        for name in ("kept", "gone"):
+            api.create_branch(repo_id, branch=f"side-{name}", revision=first)
+            api.create_tag(repo_id, tag=f"v-{name}", revision=first)
+            api.create_repo(f"local/{name}", private=name == "gone")
+        api.delete_branch(repo_id, branch="side-gone")
+        api.delete_tag(repo_id, tag="v-gone")
+        api.delete_repo("local/gone")
         repository.squash("squash")
         commit = repository.commit("two", additions=additions(2), deletions=["1/x.json"])
+        for name in ("side-late", "side-gone"):
+            api.create_branch(repo_id, branch=name)
+        api.create_tag(repo_id, tag="v-late")
+        api.delete_branch(repo_id, branch="side-gone")
     with EmbeddedHub(tmp_path) as hub:
         repository = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
         assert repository.head_commit() == commit
@@ -211,4 +224,13 @@ def test_history_branches_tags_and_privacy_are_there_after_a_restart(tmp_path: P
             "2/x.json",
             "2/x.safetensors",
         ]
-        ensure_repository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
+        api = HfApi(endpoint=hub.endpoint, token=hub.token.reveal())
+        refs = api.list_repo_refs(repo_id)
+        named = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+        late = {"main": commit, "side-late": commit, "v-late": commit}
+        assert named == {**late, "side-kept": first, "v-kept": first}
+        assert [each.title for each in api.list_repo_commits(repo_id)] == ["two", "squash"]
+        assert len(repository.list_files("", commit=first)) == 2
+        assert api.model_info(repo_id).private is True
+        assert api.model_info("local/kept").private is False
+        assert not api.repo_exists("local/gone")

@@ -12,6 +12,7 @@ from ray_diloco.errors import ConfigError, HubError, PermanentHubError, Reposito
 from ray_diloco.hub.client import HubRepository
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.embedded.server import EmbeddedHub
+from ray_diloco.hub.embedded.strict import no_faults
 from ray_diloco.hub.entrance import (
     check_write_permission,
     ensure_repository,
@@ -93,7 +94,11 @@ def test_write_permission_is_asked_for_without_a_commit(hub: EmbeddedHub) -> Non
     repo_id = ensure_repository(endpoint=hub.endpoint, token=hub.token, repo_id="local/asked")
     repository = HubRepository(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
     before = repository.head_commit()
+    asked: list[str] = []
+    hub.plan_faults(lambda route, _request: asked.append(route))
     check_write_permission(endpoint=hub.endpoint, token=hub.token, repo_id=repo_id)
+    hub.plan_faults(no_faults)
+    assert asked == ["preupload"]
     with pytest.raises(PermanentHubError, match="permission"):
         check_write_permission(endpoint=hub.endpoint, token=READER, repo_id=repo_id)
     assert repository.head_commit() == before
@@ -129,10 +134,12 @@ def test_the_token_comes_from_the_environment_or_it_is_said_how(
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     assert find_token() == Secret("hf_mine")
     monkeypatch.delenv("HF_TOKEN")
-    nowhere = str(tmp_path_factory.mktemp("home") / "token")
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", nowhere)
+    login = tmp_path_factory.mktemp("home") / "token"
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(login))
     with pytest.raises(PermanentHubError, match="hf auth login"):
         find_token()
+    login.write_text("hf_of_the_login\n")
+    assert find_token() == Secret("hf_of_the_login")
 
 
 def test_no_error_shows_or_carries_the_token(hub: EmbeddedHub) -> None:

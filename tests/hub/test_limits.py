@@ -100,6 +100,11 @@ def test_a_commit_that_may_have_landed_is_not_sent_again() -> None:
         attempt(call, kind="write")
 
 
+def test_a_commit_that_may_land_twice_is_sent_again() -> None:
+    call = failing(TransientHubError("reset", "unknown"))
+    assert attempt(call, kind="write", repeatable=True)[0] == "done"
+
+
 def test_a_read_is_tried_again_whatever_its_outcome() -> None:
     assert attempt(failing(TransientHubError("reset", "unknown")))[0] == "done"
 

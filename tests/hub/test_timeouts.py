@@ -30,7 +30,7 @@ def server(talk: Talk) -> Iterator[str]:
                     connection = stack.enter_context(listening.accept()[0])
                     threading.Thread(target=talk, args=(connection, over), daemon=True).start()
 
-        accepting = threading.Thread(target=accept)
+        accepting = threading.Thread(target=accept, daemon=True)
         accepting.start()
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -22,7 +22,7 @@ from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.entrance import enter
 from ray_diloco.hub.settings import HubSettings
 
-pytest.importorskip("speedtronic", reason="needs the extra interop")
+pytest.importorskip("speedtronic", reason="needs the extra interop; runs in .ci/run")
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
 
@@ -94,15 +94,16 @@ def test_a_peers_worker_joins_our_run_and_its_deltas_are_in_the_mean(hub, tmp_pa
 
 
 def test_our_node_joins_a_run_that_a_peer_leads_and_is_in_its_mean(hub, tmp_path):
+    """By a file of the peer's own kind."""
     ours, theirs = folder_of(tmp_path, "ours"), folder_of(tmp_path, "theirs")
     peer = peers_configuration(theirs, role="master", node_id="peer", max_steps=10**6)
+    same_file = peers_configuration(ours, role="worker", node_id="ours", max_steps=150)
     join = [
         "ray_diloco.experiment.node_main",
-        "node_id=ours",
+        f"distributed_yaml={same_file}",
         f"run_dir={ours / 'run'}",
-        "run.role=worker",
         "run.max_steps=150",
-        *our_overrides(hub),
+        *(word for word in our_overrides(hub) if not word.startswith(("diloco.", "hub.repo_id"))),
         "cluster.profiles=[{seconds_per_step: 0.05}]",
         "time.emulate_profile=true",
     ]
@@ -111,7 +112,10 @@ def test_our_node_joins_a_run_that_a_peer_leads_and_is_in_its_mean(hub, tmp_path
         wait_for(lambda: outer_step_on(hub) >= 0, running=[leading])
         with started(join, ours, environment(hub, ours)) as working:
             wait_for(lambda: working.poll() is not None, running=[leading])
-            assert working.returncode == 0, (ours / "output.txt").read_text()
+            told = (ours / "output.txt").read_text()
+            assert working.returncode == 0, told
+        assert "run: not read, only the distributed: block is" in told.splitlines()
+        assert told.count("distributed.cache_dir: ") == 1
         last = outer_step_on(hub)
         wait_for(lambda: outer_step_on(hub) >= last + 2, running=[leading])
         leading.send_signal(signal.SIGTERM)

@@ -1,8 +1,8 @@
 """A master in a process of its own, which ends itself with SIGKILL or SIGSTOP at a named point."""
 
 import multiprocessing
-import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +55,7 @@ def start(
     time.
     """
     process = _context.Process(
-        target=_lead, args=(place, state_dir, point, time, with_signal, options)
+        target=_lead, args=(place, state_dir, point, time, with_signal, options), daemon=True
     )
     process.start()
     return process
@@ -76,7 +76,8 @@ def _lead(
         nonlocal left
         left -= name == point
         if name == point and left == 0:
-            os.kill(os.getpid(), with_signal)
+            # to this thread: one to the process may reach another, and this one goes on for a while
+            signal.pthread_kill(threading.get_ident(), with_signal)
 
     def record(event: str, **_: Any) -> None:
         if event == "publication":

@@ -29,6 +29,7 @@ from ray_diloco.protocol.paths import CARD_PATH, delta_path, node_card_path
 from ray_diloco.protocol.ranges import StepRanges
 from ray_diloco.protocol.run import MasterReport, RunIdentity, RunLimits
 from ray_diloco.protocol.settings import DilocoSettings
+from ray_diloco.tensors.fragments import split
 from ray_diloco.tensors.schema import StateSchema
 
 RUN = RunIdentity(run_id="run", config_hash="c" * 64, seed=0)
@@ -74,9 +75,12 @@ def card_of(node_id: str, step: int, *, base: int = 0, **fields: Any) -> DeltaCa
 
 
 def delta(node_id: str, step: int, **fields: Any) -> Addition:
-    """A sound delta, drawn from its name."""
+    """A sound delta, drawn from its name; of one fragment when the fields say so."""
     seed = sum(node_id.encode()) * 1000 + step
-    content = save(tensors_of(seed), metadata=_header(card_of(node_id, step, **fields)))
+    card = card_of(node_id, step, **fields)
+    part = split(SCHEMA, card.fragments)[card.fragment or 0]
+    tensors = {entry.name: tensors_of(seed)[entry.name] for entry in part.floating}
+    content = save(tensors, metadata=_header(card))
     return Addition(path=delta_path(node_id, step), source=content)
 
 

@@ -16,6 +16,7 @@ from master_scene import (
     delta,
     deltas_listed,
     lead,
+    master_of,
     merged_of,
     published,
     send,
@@ -52,6 +53,24 @@ def test_deltas_that_lie_there_are_merged_in_one_round(tmp_path):
     assert deltas_listed(repository) == []
     card = published(repository)
     assert (card.outer_step, card.closed, card.stop) == (1, True, "every node is done")
+
+
+def test_a_master_that_is_asked_to_stop_does_not_wait_for_a_node_that_trains_on(tmp_path):
+    repository = MemoryRepository()
+    nodes = repository.another()
+    send(repository, claim("a"), claim("b"))
+    port = playing(
+        lambda: master.stop("enough"),
+        lambda: send(nodes, delta("a", 10), claim("a", "done"), delta("b", 10)),
+        *(lambda step=step: send(nodes, delta("b", step)) for step in range(20, 2000, 10)),
+    )
+    master = master_of(repository, tmp_path, port=port, expected=("a", "b"), stop_timeout=2.0)
+    report = master.run()
+    assert 6.0 <= port.now() / 1e6 <= 7.0
+    assert merged_of(report)["a"] == "1-10"
+    assert report.stop_reason == "enough"
+    card = published(repository)
+    assert (card.closed, card.stop) == (False, None)
 
 
 # -- rounds ----------------------------------------------------------------------------------------
@@ -136,7 +155,7 @@ def test_the_cache_holds_nothing_that_was_merged(tmp_path):
     send(repository, delta("a", 10), claim("a", "done"))
     lead(repository, tmp_path, expected=("a",))
     assert list((tmp_path / "deltas").iterdir()) == []
-    assert len(list((tmp_path / "globals").iterdir())) <= 2
+    assert len(list((tmp_path / "globals").iterdir())) <= 3  # model, last state, what is spare
 
 
 def test_what_was_downloaded_before_a_restart_is_not_fetched_again(tmp_path):
@@ -311,7 +330,7 @@ def test_readers_go_on_while_the_history_is_squashed(tmp_path):
                 troubles.append(error)
                 return
 
-    readers = [threading.Thread(target=read, args=(place,)) for place in range(2)]
+    readers = [threading.Thread(target=read, args=(place,), daemon=True) for place in range(2)]
     for reader in readers:
         reader.start()
     nodes = repository.another()

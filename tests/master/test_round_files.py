@@ -15,7 +15,7 @@ from ray_diloco.errors import GlobalError
 from ray_diloco.master.aggregation import FetchedDelta
 from ray_diloco.master.merge_pass import STATISTICS_KEPT, Publication
 from ray_diloco.master.outer_optimizer import OuterOptimizer
-from ray_diloco.master.outer_state import GlobalFiles
+from ray_diloco.master.outer_state import STRINGS, GlobalFiles
 from ray_diloco.master.round_files import (
     Merge,
     Round,
@@ -187,7 +187,7 @@ def test_float64_and_complex_parameters_are_stepped_in_their_own_precision(tmp_p
     assert model["d"].item() == pytest.approx(1.0 - 0.95e-9, abs=1e-16)
     torch.testing.assert_close(model["c"], torch.tensor([0.05 + 2.95j]))
     with safe_open(publication.state.path, "pt") as outer:
-        assert set(outer.keys()) == {"momentum.d", "momentum.c"}
+        assert set(outer.keys()) == {"momentum.d", "momentum.c", STRINGS}
 
 
 def test_integer_and_boolean_entries_are_carried_over(tmp_path):
@@ -369,6 +369,30 @@ def test_a_restated_state_has_the_same_tensors_under_other_strings(tmp_path):
     before, after = load_file(previous.state or Path()), load_file(written.path)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_state_may_be_restated_after_a_round(tmp_path):
+    state = {"w": torch.zeros(3)}
+    schema = StateSchema.of_state(state)
+    previous = first_global(state, schema, tmp_path / "0")
+    delta = sent(tmp_path, "a", {"w": torch.ones(3)})
+    publication = merge_into(previous, schema, [delta], tmp_path / "1").publication
+    assert publication is not None
+    merged = files_of(publication, 1)
+    assert merged.state_metadata()["merged"] == "1"
+    written = restate(merged, schema=schema, folder=tmp_path / "2", metadata={"epoch": "2"})
+    again = GlobalFiles(model=merged.model, state=written.path, outer_step=1)
+    assert again.state_metadata()["epoch"] == "2"
+    assert "merged" not in again.state_metadata()
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"ledger": 1}'])
+def test_strings_that_are_not_a_table_of_strings_are_refused(tmp_path, text):
+    numbers = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    save_file({STRINGS: numbers}, tmp_path / "state")
+    files = GlobalFiles(model=tmp_path / "model", state=tmp_path / "state", outer_step=0)
+    with pytest.raises(GlobalError, match="not a table of strings"):
+        files.state_metadata()
 
 
 def test_an_outer_state_of_another_model_is_refused(tmp_path):

@@ -172,7 +172,7 @@ def test_a_master_that_finds_another_epoch_at_a_look_stops(tmp_path):
     ],
 )
 def test_a_fenced_master_that_wakes_loses_and_doubles_nothing(
-    place: Place, tmp_path: Path, point: str
+    place: Place, tmp_path: Path, point: str, request: pytest.FixtureRequest
 ) -> None:
     repository = place.repository()
     send(repository, delta("a", 10), delta("b", 10))
@@ -185,21 +185,23 @@ def test_a_fenced_master_that_wakes_loses_and_doubles_nothing(
         with_signal=signal.SIGSTOP,
         **options,
     )
+    request.addfinalizer(sleeper.kill)
     _wait_until(lambda: _state_of(sleeper.pid) == "T")
     assert published(repository).outer_step == 0
     standby = master_of(
         place.repository(), tmp_path / "s", master_id="s", standby=True, port=WallPort(), **options
     )
     reports = []
-    thread = threading.Thread(target=lambda: reports.append(standby.run()))
+    thread = threading.Thread(target=lambda: reports.append(standby.run()), daemon=True)
     thread.start()
     _wait_until(lambda: published(repository).outer_step == 1)
+    assert published(repository).master_id == "s"
     send(repository, delta("a", 20, base=1))
     os.kill(sleeper.pid, signal.SIGCONT)
-    sleeper.join()
+    sleeper.join(60)
     assert sleeper.exitcode == 1
     send(repository, claim("a", "done"), claim("b", "done"))
-    thread.join()
+    thread.join(60)
     assert merged_of(reports[0]) == {"a": "1-20", "b": "1-10"}
     card = published(repository)
     assert (card.master_id, card.master_epoch, card.outer_step) == ("s", 2, 2)

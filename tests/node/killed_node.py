@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -52,7 +53,9 @@ def live(
 ) -> tuple[int, NodeReport | None]:
     """One life, up to the ``time``-th pass of the point or to the end: exit code and report."""
     here, there = _context.Pipe(duplex=False)
-    process = _context.Process(target=_live, args=(place, folder, point, time, options, there))
+    process = _context.Process(
+        target=_live, args=(place, folder, point, time, options, there), daemon=True
+    )
     process.start()
     there.close()
     try:
@@ -74,7 +77,7 @@ def _live(
         nonlocal left
         left -= name == point
         if name == point and left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
 
     life = begin(
         _Watched(place.repository(), pass_by),

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ from ray_diloco.node.actions import (
 from ray_diloco.node.coordinator import Actions, Coordinator
 from ray_diloco.protocol.clock import Micros
 from ray_diloco.protocol.delta_card import DeltaCard
+from ray_diloco.protocol.fragments import STRIDE, cells_of_all
 from ray_diloco.protocol.paths import delta_path
 from ray_diloco.protocol.ranges import StepRanges
 from ray_diloco.protocol.settings import DilocoSettings
@@ -35,6 +37,12 @@ class Upload:
     told: bool = False
     sent: bool = False
     outcome: Literal["landed", "refused", "not finite"] | None = None
+
+
+def of_fragments(fragments: Sequence[int], state: State) -> State:
+    """What these fragments of a state hold; all of them show that a step went wrong."""
+    kept = [unit for unit in state if unit == NAN or unit[2] // STRIDE in fragments]
+    return Counter({unit: 1 if unit == NAN else state[unit] for unit in kept})
 
 
 @dataclass(kw_only=True)
@@ -66,6 +74,7 @@ class ModelNode:
         self.node_id = node_id
         self.nonce = nonce
         self.settings = settings
+        self.fragments = settings.fragments
         self.first_step = first_step
         self.coordinator = self.coordinator_type(
             settings, node_id=node_id, nonce=nonce, first_step=first_step
@@ -74,6 +83,7 @@ class ModelNode:
         self.baseline: State = Counter()
         self.spoiled = False
         self._file: State = Counter()
+        self._number = first_step
         self._fetched: Published | None = None
         self._upload: Upload | None = None
         self._poll: Poll | None = None
@@ -95,7 +105,8 @@ class ModelNode:
         if self.coordinator.waits_for is not None:
             self.perform(self.coordinator.settle(now=self._now))
             return
-        self.live[(self.node_id, self.nonce, self.coordinator.local_step + 1)] += 1
+        step = self.coordinator.local_step + 1
+        self.live.update(self.units(cells_of_all(StepRanges.of(step, step), self.fragments)))
         if self._dice.random() < 0.01:
             self.live[NAN] += 1
             self.spoiled = True
@@ -115,7 +126,7 @@ class ModelNode:
         upload, poll = self._upload, self._poll
         if upload is not None and upload.written and not upload.told:
             upload.told = True
-            self.perform(self.coordinator.encoded())
+            self.perform(self.coordinator.encoded(self._number))
         if upload is not None and upload.outcome is not None:
             self._upload = None
             self.perform(self._ended(upload.outcome))
@@ -136,7 +147,10 @@ class ModelNode:
 
     def _move_upload(self, upload: Upload) -> None:
         if not upload.written:
-            self._file = plus(upload.snapshot, self.baseline, times=-1)
+            change = plus(upload.snapshot, self.baseline, times=-1)
+            self._file = of_fragments([upload.job.place], change)
+            least = 0 if upload.job.fragment is None else self._number + 1
+            self._number = max(upload.job.local_step, least)
             upload.written = True
         elif NAN in self._file:
             upload.outcome = "not finite"
@@ -145,13 +159,15 @@ class ModelNode:
 
     def _send(self, upload: Upload) -> None:
         job = upload.job
-        path = delta_path(self.node_id, job.local_step)
+        path = delta_path(self.node_id, self._number)
         card = DeltaCard(
             node_id=self.node_id,
-            local_step=job.local_step,
+            local_step=self._number,
             base_outer_step=job.base_outer_step,
             nonce=self.nonce,
             covers=job.work.steps,
+            fragment=job.fragment,
+            fragments=self.fragments,
         )
         file = DeltaFile(card=card, content=self._file)
         if upload.sent and self._is_there(path, card):
@@ -197,10 +213,11 @@ class ModelNode:
             case StartPoll(anew):
                 assert self._poll is None, "one poll at a time"
                 self._poll = Poll(known=self.coordinator.known, anew=anew)
-            case InstallGlobal(card, policy):
+            case InstallGlobal(card, policy, fragments):
                 assert self._fetched is not None
                 assert self._fetched.card == card, "weights and metadata are of one global"
-                self.install(self._fetched.value, policy)
+                taken = range(self.fragments) if fragments is None else fragments
+                self.install(self._fetched.value, policy, taken)
             case AdvanceBaseline():
                 self.advance()
             case FoldBack():
@@ -210,9 +227,13 @@ class ModelNode:
             case _:
                 pass
 
-    def install(self, value: State, policy: str) -> None:
+    def install(self, value: State, policy: str, fragments: Sequence[int]) -> None:
+        others = [each for each in range(self.fragments) if each not in fragments]
         own = plus(self.live, self.baseline, times=-1) if policy == "rebase" else Counter()
-        self.live, self.baseline = plus(value, own), Counter(value)
+        new = of_fragments(fragments, plus(value, own))
+        self.live = plus(of_fragments(others, self.live), new)
+        value = of_fragments(fragments, value)
+        self.baseline = plus(of_fragments(others, self.baseline), value)
 
     def advance(self) -> None:
         self.baseline = plus(self.baseline, self._file)

@@ -17,7 +17,8 @@ from safetensors.torch import save
 from ray_diloco.errors import ForeignRunError, GlobalError
 from ray_diloco.hub.memory import MemoryRepository
 from ray_diloco.hub.repository import Addition
-from ray_diloco.node.exchange import Exchange, Polled
+from ray_diloco.node.exchange import Exchange
+from ray_diloco.node.polling import Polled
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH
 

@@ -8,7 +8,7 @@ import pytest
 from lane_driver import HandClock
 from node_scene import publish, row, scripted_weights
 
-from ray_diloco.errors import NodeInUseError
+from ray_diloco.errors import NodeInUseError, TransientHubError
 from ray_diloco.hub.memory import MemoryRepository
 from ray_diloco.hub.repository import Addition
 from ray_diloco.node.claiming import LOOKS, Claim, Claimed
@@ -122,6 +122,36 @@ def test_the_last_commit_of_a_silent_owner_may_still_land_under_a_number_of_its_
     assert take(repository, tmp_path).used == 20 + 10
 
 
+def claim_under(repository: MemoryRepository, folder: Path, clock: HandClock) -> Claim:
+    return Claim(
+        node_id="n0", repository=repository, retry=clock.retry(), clock=clock, state_dir=folder
+    )
+
+
+def test_whoever_waits_for_its_name_is_told_who_holds_it(repository, tmp_path):
+    put_claim(repository, last_local_step=20)
+    clock, told = HandClock(meanwhile=lambda: put_delta(repository, 30)), []
+    lane = claim_under(repository, tmp_path, clock).take(
+        "mine", run_id="run-1", kept=None, takeover=False, watching=told.append
+    )
+    with pytest.raises(NodeInUseError, match=r"since 2026.* nonce other, at local"):
+        clock.finish(lane)
+    assert [each.nonce for each in told] == ["other"]
+
+
+@pytest.mark.parametrize("word", ["beat", "give_back"])
+def test_whoever_was_taken_over_leaves_the_claim_of_its_successor_alone(word, repository, tmp_path):
+    clock = HandClock()
+    claim = claim_under(repository, tmp_path, clock)
+    clock.finish(claim.take("mine", run_id="run-1", kept=None, takeover=False))
+    put_claim(repository, nonce="successor")
+    number = {"number": 1} if word == "beat" else {}
+    lane = getattr(claim, word)("mine", run_id="run-1", last_local_step=5, **number)
+    with pytest.raises(NodeInUseError, match="nonce successor"):
+        clock.finish(lane)
+    assert claim_of(repository).nonce == "successor"
+
+
 def test_a_goodbye_ends_the_watch(repository, tmp_path):
     put_claim(repository)
     clock = HandClock(meanwhile=lambda: put_claim(repository, state="done"))
@@ -186,6 +216,22 @@ def test_who_reads_back_another_claim_stops(nonce, repository, tmp_path):
         take(contested, tmp_path)
 
 
+@pytest.mark.parametrize("lands", [False, True])
+def test_a_claim_whose_answer_was_lost_is_sent_again(lands, repository, tmp_path):
+    answers = iter([False, True])
+
+    class Deaf(MemoryRepository):
+        def commit(self, message: str, **fields: Any) -> str:
+            heard = next(answers)
+            commit = super().commit(message, **fields) if heard or lands else ""
+            if not heard:
+                raise TransientHubError("503", "unknown")
+            return commit
+
+    assert take(Deaf(store=repository._store), tmp_path).nonce == "mine"
+    assert claim_of(repository).nonce == "mine"
+
+
 def test_a_claim_that_cannot_be_read_is_no_claim(repository, tmp_path):
     repository.commit("claim", additions=[Addition(path=PATH, source=b"[]")])
     assert take(repository, tmp_path).nonce == "mine"
@@ -196,3 +242,12 @@ def test_metadata_that_cannot_be_trusted_says_nothing_of_the_name(repository, tm
     bad = Addition(path="global/step_count.json", source=b"not JSON")
     repository.commit("bad", additions=[bad])
     assert take(repository, tmp_path).used == 0
+
+
+def test_a_nonce_that_a_seed_draws_again_is_never_the_same_again(repository, tmp_path):
+    had: list[str] = []
+    for number in range(3):
+        claimed = take(repository, tmp_path / "state")
+        had.append(claimed.nonce)
+        put_claim(repository, claimed.nonce, state="done", last_local_step=12 + 4 * number)
+    assert had == ["mine", "mine-12", "mine-16"]

@@ -750,7 +750,7 @@ def test_a_node_stops_when_another_has_taken_over_its_name():
     assert coordinator.nothing_new(version(0, merged_up_to=4, nonce="old")) == []
     assert coordinator.nothing_new(version(0, merged_up_to=4, nonce="abc")) == []
     (failure,) = coordinator.nothing_new(version(0, merged_up_to=4, nonce="new"))
-    assert failure == Fail("another process has taken over this node id")
+    assert failure == Fail("another process has taken over this node id", fenced=True)
 
 
 def test_a_run_that_goes_on_is_not_over_because_its_last_global_says_so():
@@ -856,3 +856,95 @@ def test_a_moment_with_a_job_that_has_no_record_is_not_kept():
     assert coordinator.keepable
     coordinator.spoiled("not finite")
     assert not coordinator.keepable
+
+
+# -- waiting for what became of a delta ------------------------------------------------------------
+
+
+def published(outer_step: int, **row: Any) -> GlobalCard:
+    """A global of a master that tells what it merged."""
+    return replace(version(outer_step, **row), publication_id=f"p{outer_step}")
+
+
+def sent(**settings: Any) -> Coordinator:
+    """A node that waits, with a delta of two steps on its way."""
+    coordinator = ready(**({"wait_for_merge": True} | settings))
+    train(coordinator, 2)
+    coordinator.encoded()
+    return coordinator
+
+
+@pytest.mark.parametrize("settings", [{"wait_for_merge": True}, {"merge": "synchronous"}])
+def test_a_node_that_waits_trains_on_when_a_global_has_its_delta(settings):
+    coordinator = sent(**settings)
+    coordinator.landed()
+    assert coordinator.waits_for == "merge"
+    coordinator.fetched(published(1, merged_up_to=2))
+    assert coordinator.waits_for == "global"  # which is to be installed
+    assert InstallGlobal in decisions(coordinator.settle(now=START))
+    assert coordinator.waits_for is None
+
+
+def test_a_global_without_its_delta_is_installed_and_does_not_end_the_waiting():
+    coordinator = sent()
+    coordinator.landed()
+    coordinator.fetched(published(1, merged_up_to=0))
+    coordinator.settle(now=START)
+    assert (coordinator.base_outer_step, coordinator.waits_for) == (1, "merge")
+    coordinator.fetched(published(2, merged_up_to=2))
+    coordinator.settle(now=START)
+    assert coordinator.waits_for is None
+
+
+def test_a_node_that_waits_polls_until_there_is_something_new():
+    coordinator = ready(wait_for_merge=True, poll_interval=7.0)
+    (*_, poll) = train(coordinator, 2)
+    assert poll == StartPoll(every=micros(7.0))
+    coordinator.nothing_new()
+    assert coordinator.settle(now=START) == []
+    assert coordinator.settle(now=micros(7.0)) == [poll]
+
+
+def test_a_poll_that_was_under_way_at_the_boundary_is_followed_by_one_at_once():
+    coordinator = ready(wait_for_merge=True)
+    train(coordinator)
+    coordinator._poll(START)
+    assert StartPoll not in decisions(train(coordinator))
+    coordinator.nothing_new()
+    assert decisions(coordinator.settle(now=Micros(1))) == [StartPoll]
+
+
+@pytest.mark.parametrize("end", ["refused", "zero", "not finite"])
+def test_a_node_does_not_wait_for_a_delta_that_was_never_sent(end):
+    coordinator = sent()
+    coordinator.refused("quota") if end == "refused" else coordinator.spoiled(end)
+    assert coordinator.waits_for == ("global" if end == "not finite" else None)
+
+
+def test_a_node_does_not_wait_for_a_delta_that_the_master_rejects():
+    coordinator = sent()
+    coordinator.landed()
+    coordinator.nothing_new(published(0, merged_up_to=2, rejected=((2, "norm"),)))
+    assert coordinator.waits_for is None
+
+
+def test_where_a_plain_peer_leads_any_newer_global_ends_the_waiting():
+    coordinator = sent()
+    coordinator.encoded(number=3)
+    coordinator.landed()
+    coordinator.fetched(version(1))
+    coordinator.settle(now=START)
+    assert coordinator.waits_for is None
+
+
+def test_after_a_restart_a_node_waits_for_the_job_that_it_had():
+    other, _ = again(sent(), wait_for_merge=True)
+    other.landed()
+    assert other.waits_for == "merge"
+
+
+def test_a_node_does_not_wait_after_its_last_delta():
+    coordinator = ready(wait_for_merge=True)
+    train(coordinator)
+    coordinator.finish()
+    assert coordinator.waits_for is None

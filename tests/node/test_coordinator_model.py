@@ -8,7 +8,7 @@ slow, weights go bad, machines are lost; at the end every local step must count 
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from scalar_outer_loop import LoopMaster
 from ray_diloco.hub.repository import FileEntry
 from ray_diloco.master.outer_loop import OuterLoop
 from ray_diloco.node.coordinator import Actions, Coordinator
+from ray_diloco.protocol.fragments import cells_of_all
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ranges import StepRanges
 from ray_diloco.protocol.settings import DilocoSettings
@@ -39,11 +40,16 @@ class World:
         *,
         node_type: type[ModelNode] = ModelNode,
         master_type: Callable[[FakeHub, random.Random], Master] = SumMaster,
+        fragments: int = 1,
     ) -> None:
         self._dice = dice = random.Random(seed)
         self.seed = seed
         self._node_type = node_type
+        self._fragments = fragments
         self.hub = FakeHub(dice)
+        if fragments > 1:
+            card = replace(self.hub.published.card, fragment_steps=(0,) * fragments)
+            self.hub.published = replace(self.hub.published, card=card)
         self.master = master_type(self.hub, dice)
         self.nodes = [self._node(f"n{i}", "0", self._settings(install)) for i in range(3)]
         self.lost: list[ModelNode] = []
@@ -58,6 +64,7 @@ class World:
             async_global_poll=self._dice.random() < 0.8,
             require_global=self._dice.random() < 0.8,
             max_bad_deltas=1000,
+            fragments=self._fragments,
         )
 
     def _node(
@@ -115,7 +122,8 @@ def violations(world: World) -> list[str]:
     made: set[Unit] = set()
     for node in world.nodes + world.lost:
         account = published.ledger.account(node.node_id, node.nonce)
-        units = node.units(StepRanges.of(node.first_step + 1, node.coordinator.local_step))
+        steps = StepRanges.of(node.first_step + 1, node.coordinator.local_step)
+        units = node.units(cells_of_all(steps, node.fragments))
         made |= units.keys()
         held = Counter({unit: published.value[unit] for unit in units})
         counted = plus(held, node.units(account.rejected))
@@ -176,6 +184,20 @@ def test_live_and_baseline_differ_by_what_is_unsent_at_every_moment(install: str
     assert find(lambda seed: watch(seed, install), seeds=25) is None
 
 
+@pytest.mark.parametrize("fragments", [2, 3])
+def test_so_it_is_with_each_fragment_of_a_step(fragments: int):
+    parts = {"master_type": LoopMaster, "fragments": fragments}
+    assert find(lambda seed: violations(play(seed, "rebase", **parts)), seeds=60) is None
+    assert find(lambda seed: watch(seed, "rebase", **parts), seeds=25) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fragments", [2, 3])
+def test_thousands_of_runs_in_fragments_lose_and_double_nothing(fragments: int):
+    parts = {"master_type": LoopMaster, "fragments": fragments}
+    assert find(lambda seed: violations(play(seed, "rebase", **parts)), seeds=1000) is None
+
+
 # -- the oracle sees what goes wrong ---------------------------------------------------------------
 
 
@@ -190,8 +212,8 @@ class ForgetsToFoldBack(ModelNode):
 
 
 class ReplacesWhereItShouldRebase(ModelNode):
-    def install(self, value: State, policy: str) -> None:
-        super().install(value, policy.replace("rebase", "replace"))
+    def install(self, value: State, policy: str, fragments: Sequence[int]) -> None:
+        super().install(value, policy.replace("rebase", "replace"), fragments)
 
 
 class CallsAnUnknownOutcomeRefused(ModelNode):
@@ -260,6 +282,20 @@ class HeedsNoOrder(LoopMaster):
 )
 def test_a_master_that_breaks_a_rule_is_found_out(mutant: type[Master]):
     assert find(lambda seed: violations(play(seed, "rebase", master_type=mutant)), seeds=40)
+
+
+class NumbersByStep(ModelNode):
+    """All last deltas of a node get one number."""
+
+    def _move_upload(self, upload: Upload) -> None:
+        self._number = -1
+        super()._move_upload(upload)
+
+
+def test_the_last_deltas_of_a_node_need_numbers_of_their_own():
+    parts = {"node_type": NumbersByStep, "master_type": LoopMaster, "fragments": 2}
+    with pytest.raises(AssertionError, match="does not end"):
+        find(lambda seed: violations(play(seed, "rebase", **parts)), seeds=40)
 
 
 def test_a_node_that_ignores_the_receipt_trains_on_doubled_steps():

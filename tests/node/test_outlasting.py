@@ -14,7 +14,8 @@ from ray_diloco.hub.memory import MemoryRepository
 from ray_diloco.hub.patience import Retry
 from ray_diloco.node.actions import Job, StartUpload
 from ray_diloco.node.coordinator import Coordinator
-from ray_diloco.node.exchange import Exchange, Polled
+from ray_diloco.node.exchange import Exchange
+from ray_diloco.node.polling import Polled
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import Access, Lane, Micros, Sleep, micros
 from ray_diloco.protocol.global_card import GlobalCard, NodeRow
@@ -176,7 +177,7 @@ def test_a_poll_at_a_hub_that_is_away_finds_nothing_and_is_no_error(tmp_path: Pa
         raise TransientHubError("HEAD: ConnectError", "refused")
 
     scene.repository.head = away  # type: ignore[method-assign]
-    assert scene.finish(scene.exchange.poll(seen=(-1, -1), anew=False)) == Polled()
+    assert scene.finish(scene.exchange.poll(seen=(-1, -1), anew=False)) == Polled(troubled=True)
 
 
 def test_a_node_that_has_spent_its_share_may_send_again_when_its_turn_comes(

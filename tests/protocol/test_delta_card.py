@@ -20,6 +20,7 @@ FULL = DeltaCard(
     oldest_base_outer_step=5,
     codec="int8",
     tokens=12345,
+    shard_tokens=67890,
     mean_loss=0.1 + 0.2,
     sha256="ab" * 32,
     schema="f00d",

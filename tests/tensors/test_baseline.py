@@ -161,6 +161,32 @@ def test_a_lossless_landing_without_an_installation_is_exactly_the_snapshot():
     assert torch.equal(baseline["w"], snapshot["w"].float())
 
 
+def test_a_landing_hands_buffers_over_ties_included():
+    shared = torch.ones(2)
+    current = {"a": shared, "b": shared}
+    schema = StateSchema.of_state(current)
+    baseline, snapshot = baseline_of(current, schema), baseline_of(current, schema)
+    snapshot["a"].add_(1)
+    sent_buffer = snapshot["a"].data_ptr()
+    advance_to_snapshot(baseline, snapshot, schema)
+    assert baseline["a"] is baseline["b"]
+    assert baseline["a"].data_ptr() == sent_buffer != snapshot["a"].data_ptr()
+    assert baseline["b"].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("install", [rebase, replace])
+def test_an_installation_takes_over_the_tensors_of_the_global(install):
+    live = {"w": torch.ones(3), "h": torch.ones(3).bfloat16()}
+    schema = StateSchema.of_state(live)
+    baseline = baseline_of(live, schema)
+    incoming = {"w": torch.full((3,), 2.0), "h": torch.full((3,), 2.0).bfloat16()}
+    install(live, baseline, incoming, schema)
+    live["w"].zero_()
+    assert baseline["w"] is incoming["w"]
+    assert baseline["h"].dtype == torch.float32
+    assert baseline["h"].tolist() == baseline["w"].tolist() == [2.0, 2.0, 2.0]
+
+
 def test_a_refused_job_is_folded_back_into_the_live_model(tmp_path):
     module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2)).bfloat16()
     live, schema = module.state_dict(), StateSchema.of(module)

@@ -51,6 +51,19 @@ def test_the_lane_learns_that_a_delta_must_not_be_sent(tmp_path):
     assert not write_delta(tmp_path / "d", current=current, **settings).finite
 
 
+def test_who_sends_a_multiple_reads_its_own_delta_back(tmp_path):
+    baseline, current, schema = two_states()
+    settings = {"schema": schema, "header": {}, "baseline": baseline, "current": current}
+    write_delta(tmp_path / "d", **settings, factor=-4.0)
+    honest = dict(pseudo_gradient(baseline, current, schema))
+    assert torch.equal(load_file(tmp_path / "d")["e"], honest["e"] * -4)
+    entry, piece = schema.entries[0], torch.empty(65_536)
+    place = {"schema": schema, "codec": "fp32", "path": "p"}
+    with DeltaReader(tmp_path / "d", **place, factor=-4.0) as reader:
+        reader.read_piece(entry, 0, piece)
+    assert torch.equal(piece, honest["e"].view(-1)[:65_536])
+
+
 def test_a_piece_is_read_as_it_was_written(tmp_path):
     baseline, current, schema = two_states()
     write_delta(tmp_path / "d", baseline=baseline, current=current, schema=schema, header={})

@@ -1,5 +1,6 @@
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,9 @@ def test_a_transposed_tensor_is_written_in_its_logical_order(tmp_path):
     assert torch.equal(load_file(tmp_path / "s")["m"], matrix)
 
 
-@pytest.mark.parametrize("room", [0, 64])
-def test_pieces_may_come_in_any_order(tmp_path, room):
+def test_pieces_may_come_in_any_order(tmp_path):
     planned = [("a", torch.float32, (4,)), ("b", torch.float32, (2,))]
-    with SafetensorsWriter(tmp_path / "s", planned, {}, room=room) as writer:
+    with SafetensorsWriter(tmp_path / "s", planned, {}) as writer:
         writer.write("b", torch.tensor([5.0, 6.0]))
         writer.write("a", torch.tensor([3.0, 4.0]), start=2)
         writer.write("a", torch.tensor([1.0, 2.0]))
@@ -86,14 +86,65 @@ def test_pieces_may_come_in_any_order(tmp_path, room):
     assert written.sha256 == sha256(tmp_path / "s")
 
 
+@pytest.mark.parametrize("stamp", [False, True])
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_large_file_is_hashed_while_it_is_written(tmp_path, names, stamp):
+    count, piece = 2_000_000, 65_536
+    planned = [(name, torch.float32, (count,)) for name in "ab"]
+    values = torch.arange(float(count))
+    with SafetensorsWriter(tmp_path / "s", planned, {}, stamp=stamp) as writer:
+        for name in names:
+            for start in range(0, count, piece):
+                writer.write(name, values[start : start + piece], start=start)
+        written = writer.finish()
+    data = (tmp_path / "s").read_bytes()
+    assert written.sha256 == hashlib.sha256(data).hexdigest()
+    if stamp:
+        payload = data[8 + int.from_bytes(data[:8], "little") :]
+        assert written.payload_sha256 == hashlib.sha256(payload).hexdigest()
+
+
+@pytest.mark.parametrize("old_size", [0, 100, 100_000])
+def test_an_old_file_is_written_over_whatever_its_size(tmp_path, old_size):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"x" * old_size)
+    with SafetensorsWriter(new, [("a", torch.float32, (1000,))], {}, over=old) as writer:
+        writer.write("a", torch.arange(1000.0))
+        written = writer.finish()
+    assert torch.equal(load_file(new)["a"], torch.arange(1000.0))
+    assert (written.size, written.sha256) == (new.stat().st_size, sha256(new))
+    assert not old.exists()
+
+
+def test_a_file_that_has_another_name_is_not_written_over(tmp_path):
+    old, other = tmp_path / "old", tmp_path / "other"
+    old.write_bytes(b"x" * 100)
+    other.hardlink_to(old)
+    with SafetensorsWriter(tmp_path / "s", [("a", torch.float32, (1,))], {}, over=old) as writer:
+        writer.write("a", torch.ones(1))
+        writer.finish()
+    assert other.read_bytes() == b"x" * 100
+
+
+def test_a_large_file_that_is_not_finished_leaves_no_thread(tmp_path):
+    before = threading.active_count()
+    with SafetensorsWriter(tmp_path / "s", [("a", torch.float32, (8_000_000,))], {}) as writer:
+        writer.write("a", torch.ones(4_000_000))
+    assert threading.active_count() == before
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("length", [10, 5_000_000])
-def test_metadata_may_be_given_at_the_end_whatever_their_length(tmp_path, length):
+def test_a_seal_may_add_metadata_at_the_end_whatever_their_length(tmp_path, length):
     values = torch.arange(700_000.0)
     planned = [("a", torch.float32, (700_000,))]
-    with SafetensorsWriter(tmp_path / "s", planned, {"k": "v"}, room=1000) as writer:
+    added = {"seal": "x" * length}
+    with SafetensorsWriter(
+        tmp_path / "s", planned, {"k": "v"}, room=1000, seal=lambda known: {**known, **added}
+    ) as writer:
         writer.write("a", values)
-        written = writer.finish({"k": "x" * length})
-    assert read_header(tmp_path / "s").metadata == {"k": "x" * length}
+        written = writer.finish()
+    assert read_header(tmp_path / "s").metadata == {"k": "v"} | added
     assert torch.equal(load_file(tmp_path / "s")["a"], values)
     assert (written.size, written.sha256) == (written.path.stat().st_size, sha256(written.path))
 

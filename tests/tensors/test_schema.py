@@ -107,6 +107,7 @@ def test_what_cannot_be_exchanged_is_named():
     for state, reason in (
         ({"x": torch.ones(1, dtype=torch.complex128)}, "x: torch.complex128 cannot be stored"),
         ({"x": "text"}, "x is a str"),
+        ({"__metadata__": flat}, "__metadata__ is a word of the file format"),
         ({"x": torch.ones(1).expand(3)}, "x is an expanded view"),
         ({"x": torch.ones(2).to_sparse()}, "x has layout torch.sparse_coo"),
         ({"x": flat[:4], "y": flat[3:]}, "x and y share a part of their memory"),

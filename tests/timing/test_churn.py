@@ -4,7 +4,7 @@ import pytest
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.protocol.clock import Access, Micros, Sleep, micros
-from ray_diloco.timing.churn import Outage, ScriptedCrash, next_outage, outages
+from ray_diloco.timing.churn import Outage, ScriptedCrash, joins_at, next_outage, outages
 from ray_diloco.timing.profile import NodeProfile
 from ray_diloco.timing.virtual import VirtualClock
 
@@ -69,3 +69,17 @@ def test_a_crash_within_a_step_ends_the_step():
     with pytest.raises(ScriptedCrash) as crash:
         port.after_step()
     assert crash.value.back is None
+
+
+def test_a_run_that_goes_on_has_the_machines_that_are_there_then():
+    profile = NodeProfile(join_at=5.0, away=[[10.0, 20.0]], crash_at=30.0)
+    since = {second: joins_at(profile, since=micros(second)) for second in (0, 7, 10, 15, 20, 40)}
+    assert since == {
+        0: micros(5),
+        7: micros(7),
+        10: micros(20),
+        15: micros(20),
+        20: micros(20),
+        40: micros(40),
+    }
+    assert joins_at(None, since=micros(3)) == micros(3)

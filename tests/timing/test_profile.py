@@ -54,6 +54,17 @@ def test_a_transfer_takes_latency_plus_bytes_over_bandwidth():
         ({"up_mbps": 0.0}, "up_mbps"),
         ({"down_mbps": -1.0}, "down_mbps"),
         ({"latency_ms": -1.0}, "latency_ms"),
+        ({"latency_ms": 1e307}, "latency_ms"),
+        ({"up_mbps": 1e-320}, "up_mbps"),
+        ({"shared_down": {"wifi": 1e-320}}, "shared_down"),
+        ({"join_at": 1e305}, "join_at"),
+        ({"leave_at": 1e305}, "leave_at"),
+        ({"crash_at": 1e305}, "crash_at"),
+        ({"crash_at": 1.0, "recover_after": 1e305}, "recover_after"),
+        ({"away": [[1.0, 1e305]]}, "away"),
+        ({"away": [[float("nan"), 2.0]]}, "away"),
+        ({"delta_factor": 0.0}, "delta_factor"),
+        ({"delta_factor": float("nan")}, "delta_factor"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(changes, field):

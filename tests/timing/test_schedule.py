@@ -160,6 +160,17 @@ def test_a_standstill_is_found_and_says_who_waits_for_what():
     )
 
 
+def test_of_many_participants_those_are_named_whom_the_others_wait_for():
+    names = [f"n{number:02}" for number in range(40)]
+    schedule, *talkers = table(*names)
+    for talk in talkers[:-1]:
+        talk(5, access())
+    talkers[-1](3)
+    told = schedule.describe()
+    assert told.startswith("n39 computes, next access at 0.000003 s or later; n00 waits for 'x'")
+    assert told.endswith("; and 28 more")
+
+
 def test_a_standstill_after_the_last_writer_has_left_is_found():
     _, a, b = table("a", "b")
     a(None, REST)

@@ -106,11 +106,12 @@ class Exchange:
             assert port.collect()[0].error is None
 
     def run(self):
-        threads = [threading.Thread(target=self.node, args=(n,)) for n in self.profiles]
-        threads.append(threading.Thread(target=self.master))
+        threads = [
+            threading.Thread(target=self.node, args=(n,), daemon=True) for n in self.profiles
+        ]
+        threads.append(threading.Thread(target=self.master, daemon=True))
         self.rng.shuffle(threads)
         for thread in threads:
-            thread.daemon = True
             thread.start()
         for thread in threads:
             thread.join(30)

@@ -1,3 +1,4 @@
+import contextlib
 import threading
 import time
 
@@ -183,3 +184,17 @@ def test_an_idle_lane_wakes_after_its_interval_or_at_its_end_whichever_is_first(
     before = port.now()
     port.start("poll", lane_of(Idle(micros(0.003)), Idle(HOUR, Micros(before + 5000))))
     assert before + 5000 <= outcomes(port)[0].finished_at < HOUR
+
+
+def test_a_port_can_be_closed_while_a_lane_starts():
+    for _ in range(300):
+        port = WallPort()
+
+        def start(port=port):
+            with contextlib.suppress(RuntimeError):  # it was closed before
+                port.start("poll", lane_of(Access(lambda: 7)))
+
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        port.close()
+        starting.join()

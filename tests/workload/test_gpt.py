@@ -60,6 +60,26 @@ def test_attention_equals_the_textbook_with_each_key_head_shared_by_its_query_he
     torch.testing.assert_close(attention(x, rotation), expected)
 
 
+def test_a_block_adds_attention_and_swiglu_of_copies_normed_by_their_root_mean_square():
+    block = build_model(_SMALL, seed=0).blocks[0]
+    generator = torch.Generator().manual_seed(2)
+    x = 3 * torch.randn(2, 6, 32, generator=generator)
+    rotation = tuple(table[:6] for table in rotary_tables(gpt_shape(_SMALL)))
+    weights = [norm.weight for norm in (block.attention_norm, block.feed_norm)]
+    with torch.no_grad():
+        for weight in weights:
+            weight.uniform_(0.5, 2.0, generator=generator)
+
+    def normed(value, weight):
+        return value / (value.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+
+    attended = x + block.attention(normed(x, weights[0]), rotation)
+    fed = normed(attended, weights[1])
+    gate = fed @ block.gate.weight.T
+    hidden = gate * torch.sigmoid(gate) * (fed @ block.up.weight.T)
+    torch.testing.assert_close(block(x, rotation), attended + hidden @ block.down.weight.T)
+
+
 def test_output_and_input_embedding_are_one_tensor():
     names = dict(build_model(_SMALL, seed=0).named_parameters())
     assert sum(value.shape[0] == 256 for value in names.values()) == 1

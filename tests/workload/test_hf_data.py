@@ -1,5 +1,6 @@
 import itertools
 import json
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -93,7 +94,7 @@ def test_a_stream_goes_on_where_its_state_was_saved_and_begins_anew_after_its_en
 
 @needs_datasets
 def test_a_tokenizers_file_gives_the_ids_and_the_vocabulary(settings, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf; runs in .ci/run")
     words = {"?": 0} | {chr(48 + number) * 9: number + 1 for number in range(40)}
     model = tokenizers.models.WordLevel(words, unk_token="?")
     tokenizers.Tokenizer(model).save(str(tmp_path / "words.json"))
@@ -128,7 +129,7 @@ def test_what_the_dataset_does_not_have_is_named(settings, changes, named):
     assert caught.value.setting == named
 
 
-@pytest.mark.skipif(find_spec("datasets") is not None, reason="needs one without datasets")
-def test_without_the_package_the_extra_is_named():
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match=r"datasets: pip install 'ray-diloco\[hf\]'"):
         build_data(DataSettings(name="hf", dataset="json"))

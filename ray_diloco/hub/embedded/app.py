@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from ray_diloco.errors import HubError
-from ray_diloco.hub.embedded import reading, uploads, writing
+from ray_diloco.hub.embedded import cards, reading, uploads, writing
 from ray_diloco.hub.embedded.answers import Refused
 from ray_diloco.hub.embedded.state import HUB, HubState, role_of
 from ray_diloco.hub.embedded.strict import suffer
@@ -20,7 +20,9 @@ LARGEST_BODY = 1 << 28
 """Bytes of a request other than a blob; a commit carries its small files."""
 
 BY_SIGNATURE = frozenset({"upload", "upload_part", "complete"})
-FOR_READERS = frozenset({"whoami", "info", "tree", "paths_info", "commits", "refs", "resolve"})
+FOR_READERS = frozenset(
+    {"whoami", "info", "tree", "paths_info", "commits", "refs", "resolve", "validate_card"}
+)
 MODEL = "/api/models/{owner}/{name}"
 
 
@@ -36,6 +38,7 @@ def make_app(state: HubState) -> web.Application:
             web.get("/api/whoami-v2", reading.whoami),
             web.post("/api/repos/create", writing.create),
             web.delete("/api/repos/delete", writing.delete),
+            web.post("/api/validate-yaml", cards.validate_card),
             web.get(MODEL, reading.info),
             web.get(MODEL + "/revision/{revision}", reading.info),
             web.get(MODEL + "/tree/{revision}", reading.tree),

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.embedded.strict import STRICT, Rules
 from ray_diloco.hub.secret import Secret
+from ray_diloco.unread import say, until_unread
 
 
 def main() -> None:
-    """Print the endpoint and the token, serve, stop cleanly on SIGINT and SIGTERM."""
+    """Print the endpoint, and the token or its file; serve, stop cleanly on SIGINT and SIGTERM."""
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    arguments = _parser().parse_args()
+    with until_unread():
+        arguments = _parser().parse_args()
     try:
         hub = EmbeddedHub(
             arguments.folder,
@@ -28,8 +31,10 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"ray-diloco-hub: cannot serve {arguments.folder}: {error}")
     with contextlib.closing(hub):
-        print(f"HF_ENDPOINT={hub.endpoint}")
-        print(f"HF_TOKEN={hub.token.reveal()}", flush=True)
+        say(f"HF_ENDPOINT={hub.endpoint}")
+        file = arguments.token_file
+        shown = hub.token.reveal() if file is None else f"$(cat {shlex.quote(str(file))})"
+        say(f"HF_TOKEN={shown}")
         signal.sigwait(signals)
 
 

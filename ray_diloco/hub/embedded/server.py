@@ -125,9 +125,10 @@ class EmbeddedHub:
         if self._runner is not None:
             asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
         if self._thread.is_alive():
+            rest = self._loop.shutdown_default_executor()
+            asyncio.run_coroutine_threadsafe(rest, self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
         self._state.catalog.close()
         os.close(self._lock)

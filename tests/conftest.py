@@ -1,14 +1,15 @@
+"""For tests that call commands, wherever they are."""
+
 import logging
 import sys
 
 import pytest
 
-from ray_diloco.experiment.main import main
-
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-    """Call ``ray-diloco`` in this process; gives exit code, output and errors."""
+    """Call ``ray-diloco`` here, in an empty folder; gives exit code, output and errors."""
+    from ray_diloco.experiment.main import main  # brings much that other tests need not
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ray-diloco", *words])

@@ -1,0 +1,1 @@
+"""Many trials, one table: launching, recording, resuming and reading sweeps."""

@@ -15,6 +15,7 @@ from ray_diloco.experiment.reading import to_yaml
 from ray_diloco.experiment.run_files import (
     CONFIG,
     EVENTS,
+    HUB,
     METRICS,
     MODEL,
     RESULT,
@@ -117,10 +118,21 @@ def _begin_session(path: Path, number: int, *, at: int, clock: Clock) -> None:
 
 
 def require_free(run_dir: Path, *, resume: bool) -> None:
-    """ConfigError when the folder holds a run already that is not to be resumed."""
-    if (run_dir / EVENTS).exists() and not resume:
+    """ConfigError when the folder holds a run already that is not to be resumed, or what is left of
+    one: its repository, which a new run would take for its own.
+    """
+    if resume:
+        return
+    if (run_dir / EVENTS).exists():
         raise ConfigError(
             "hydra.run.dir", str(run_dir), "holds a run already; run.resume=<it> goes on"
+        )
+    if next((run_dir / HUB).rglob("*.journal"), None) is not None:
+        raise ConfigError(
+            "hydra.run.dir",
+            str(run_dir),
+            f"holds the repository of an earlier run ({HUB}/), but not its {EVENTS}: expected a"
+            " folder without a run",
         )
 
 

@@ -14,6 +14,8 @@ result.json        the result: stands for a whole run, all its sessions; absent 
 result.N.json      what result.json was after N sessions, once the run was resumed
 report.html        all of it to look at, last of all
 
+hub/               what the embedded hub of the run serves
+state/             what its participants resume from (diloco.state_dir)
 alone/             the run of the fastest node alone (run.alone)
 stop               somebody wishes the run to end (ray-diloco-stop)
 console.log        what a run in the background prints (ray.detach)
@@ -32,6 +34,7 @@ RESULT = "result.json"
 REPORT = "report.html"
 STATUS = "status.json"
 STOP = "stop"
+HUB = "hub"
 ALONE = "alone"
 CONSOLE = "console.log"
 

@@ -146,6 +146,8 @@ class NodeProfile:
             ("crash_at", self._comes_later(self.crash_at), f"{LATER}, or null"),
             ("recover_after", *self._recovery_fits()),
             ("away", self._away_fits(), f"[from, until] in order, apart, each {LATER}"),
+            ("crash_at", self._crash_happens(), "a moment when it is there: not away, not left"),
+            ("recover_after", self._back_in_time(), "to be back before it is away again"),
         ):
             if not good:
                 raise ConfigError(
@@ -174,6 +176,20 @@ class NodeProfile:
         if any(LONGEST_SECONDS < end < math.inf for end in ends):
             return False
         return all(before < after for before, after in pairwise(ends))
+
+    def _crash_happens(self) -> bool:
+        """Nothing can die that is not there."""
+        if self.crash_at is None:
+            return True
+        left = self.leave_at is not None and self.leave_at <= self.crash_at
+        return not left and not any(at <= self.crash_at <= until for at, until in self.away)
+
+    def _back_in_time(self) -> bool:
+        if self.crash_at is None:
+            return True
+        after = math.inf if self.recover_after is None else self.recover_after
+        back = self.crash_at + after
+        return not any(self.crash_at < at <= back for at, _ in self.away)
 
     def _parameter_fits(self) -> tuple[bool, str]:
         match self.jitter:

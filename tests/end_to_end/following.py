@@ -4,7 +4,10 @@ import hashlib
 from collections import Counter
 
 from end_to_end.programs import Program
+from safetensors import safe_open
 
+from ray_diloco.master.round_memory import LEDGER
+from ray_diloco.protocol.ledger import Account, Ledger
 from ray_diloco.protocol.ranges import StepRanges
 
 
@@ -39,6 +42,16 @@ def merged(run: Program, node_id: str) -> Counter[int]:
         if delta["node"] == node_id
     ]
     return Counter(step for ranges in covers for step in ranges)
+
+
+def accounts(run: Program) -> dict[tuple[str, str], Account]:
+    """What the master's own memory has of each incarnation. It knows of publications that no event
+    tells of, since the process that writes events was killed before it heard of them.
+    """
+    files = (run.run_dir / "state" / "master").rglob("outer_state.safetensors")
+    newest = max(files, key=lambda file: file.stat().st_mtime)
+    with safe_open(newest, framework="pt") as state:
+        return dict(Ledger.from_json(state.metadata()[LEDGER], rows={}).accounts)
 
 
 def none_twice(run: Program, *node_ids: str) -> bool:

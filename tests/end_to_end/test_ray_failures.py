@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from end_to_end.following import go_on, merged, none_twice, stopped_well
+from end_to_end.following import accounts, go_on, merged, none_twice, stopped_well
 from end_to_end.machines import OTHERS, Machines, machines
 from end_to_end.programs import SMALL, ray_diloco
 
@@ -88,8 +88,9 @@ def test_a_run_outlives_a_machine_with_its_disk_and_goes_on_when_its_head_is_los
     assert [each["status"] for each in result["sessions"]] == ["killed", "stopped"]
     assert death["reason"].startswith(GONE)
     assert result["restarts"]["n0"][0] == death["reason"]
+    first = next(each for each in run.events("node_started") if each["participant"] == "n0")
     trained = set(range(1, death["local_step"] + 1))
-    lost = len(trained - merged(run, "n0").keys())
+    lost = len(trained - set(accounts(run)["n0", first["nonce"]].merged))
     assert result["crash_losses"] == ({"n0": lost} if lost else {})
     assert none_twice(run, *NODES)
     assert cluster.left() == []

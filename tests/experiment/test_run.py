@@ -88,6 +88,13 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(small, tmp_path):
     assert stage.engine.master.resume
 
 
+def test_a_folder_with_the_repository_of_an_earlier_run_is_refused(small, tmp_path):
+    run(small("hub=embedded", "time=virtual", "engine=inproc"), tmp_path)
+    (tmp_path / "events.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"repository of an earlier run \(hub/\)"):
+        run(small("hub=embedded", "time=virtual", "engine=inproc"), tmp_path)
+
+
 def test_a_second_run_in_the_folder_of_one_that_is_under_way_is_refused(small, tmp_path):
     met = []
 

@@ -30,12 +30,22 @@ def test_outages_come_in_order_from_both_ways_of_writing_them():
         ({"join_at": 3.0, "leave_at": 3.0}, "leave_at"),
         ({"away": [[2.0, 1.0]]}, "away"),
         ({"away": [[1.0, 3.0], [2.0, 4.0]]}, "away"),
+        ({"away": [[4.0, 8.0]], "crash_at": 5.0}, "crash_at"),
+        ({"away": [[4.0, 8.0]], "crash_at": 8.0}, "crash_at"),
+        ({"leave_at": 9.0, "crash_at": 9.5}, "crash_at"),
+        ({"away": [[4.0, 8.0]], "crash_at": 3.0, "recover_after": 2.0}, "recover_after"),
+        ({"away": [[4.0, 8.0]], "crash_at": 3.0}, "recover_after"),
     ],
 )
 def test_times_that_do_not_follow_each_other_are_refused(settings, name):
     with pytest.raises(ConfigError) as found:
         NodeProfile(**settings).check("n0")
     assert found.value.setting == f"cluster.nodes.n0.{name}"
+
+
+def test_a_crash_between_stretches_of_absence_happens():
+    away = [[1.0, 2.0], [5.0, 6.0]]
+    NodeProfile(crash_at=3.0, recover_after=1.5, away=away, leave_at=9.0).check("n0")
 
 
 def test_what_is_due_before_the_crash_happens_and_what_is_due_then_does_not():

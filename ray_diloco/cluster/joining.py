@@ -27,6 +27,7 @@ from ray_diloco.node.locking import sole_use
 from ray_diloco.node.node import Node
 from ray_diloco.node.own_loop import OwnLoop, Stateful
 from ray_diloco.node.weights import Weights
+from ray_diloco.protocol.kinds import check_kind, check_kinds
 from ray_diloco.protocol.paths import NODE_ID_RULE, is_node_id
 from ray_diloco.protocol.run import NodeReport, RunLimits
 from ray_diloco.protocol.seeds import seeded
@@ -162,6 +163,7 @@ def join(
     """
     if not is_node_id(node_id):
         raise ConfigError("node_id", node_id, NODE_ID_RULE)
+    check_kind("checkpoint_every", checkpoint_every, int | None)
     settings = exchange_settings(inner_steps=inner_steps, **diloco)
     hub = hub_settings(hub, endpoint)
     loop = OwnLoop(model, optimizer, parts)
@@ -197,6 +199,7 @@ def exchange_settings(**chosen: Any) -> DilocoSettings:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(name, value, f"expected a setting of the group diloco{hint}")
     settings = DilocoSettings(**chosen)
+    check_kinds("diloco", settings)
     settings.check()
     return settings
 
@@ -206,6 +209,7 @@ def hub_settings(hub: HubSettings | None, endpoint: str | None) -> HubSettings:
     with what else was given. ConfigError for a hub that others cannot reach.
     """
     hub = hub or HubSettings()
+    check_kinds("hub", hub)
     if hub.kind is HubKind.memory:
         raise ConfigError("hub.kind", hub.kind.value, "expected huggingface, or an endpoint")
     endpoint = endpoint or hub.endpoint

@@ -23,6 +23,7 @@ from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.master.evaluator import Evaluator
 from ray_diloco.master.master import Master
+from ray_diloco.protocol.kinds import check_kind
 from ray_diloco.protocol.rules import RULE_SETTINGS, check_for_nodes
 from ray_diloco.protocol.run import MasterReport, MasterStatus, RunIdentity, RunLimits
 from ray_diloco.protocol.seeds import seeded
@@ -123,6 +124,7 @@ def lead(
     ConfigError for what cannot be used, ForeignRunError when the repository holds another run,
     PermanentHubError for a hub that does not let one in.
     """
+    check_kind("max_tokens", max_tokens, int | None)
     settings = exchange_settings(**diloco)
     if nodes:
         check_for_nodes(settings, len(nodes))
@@ -166,4 +168,6 @@ def _config_hash(settings: DilocoSettings, schema: StateSchema) -> str:
 
 
 def _log(event: str, **fields: Any) -> None:
+    if event == "publication":
+        logger.info("outer step %s: %s deltas merged", fields["outer_step"], len(fields["deltas"]))
     logger.debug("master: %s %s", event, fields)

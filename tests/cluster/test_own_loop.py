@@ -16,6 +16,7 @@ from ray_diloco.cluster.joining import JoinedNode, join
 from ray_diloco.cluster.leading import lead
 from ray_diloco.errors import ConfigError, NodeInUseError
 from ray_diloco.hub.embedded.server import EmbeddedHub
+from ray_diloco.hub.settings import HubSettings
 
 INPUTS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = INPUTS.sum(1, keepdim=True)
@@ -342,6 +343,11 @@ def test_the_loops_that_the_readme_shows_run(
         ({"node_id": "../x"}, "node_id"),
         ({"inner_steps": 0}, "diloco.inner_steps=0"),
         ({"pol_interval": 1.0}, "did you mean poll_interval"),
+        ({"outer_lr": "fast"}, "diloco.outer_lr='fast': expected a number"),
+        ({"inner_steps": 2.5}, "diloco.inner_steps=2.5: expected a whole number"),
+        ({"max_staleness": "no"}, "diloco.max_staleness='no': expected a whole number or null"),
+        ({"hub": HubSettings(read_timeout="5")}, "hub.read_timeout='5': expected a number"),
+        ({"checkpoint_every": True}, "checkpoint_every=True: expected a whole number or null"),
         ({"repo_id": "not-there"}, "hub.repo_id='local/not-there'"),
         ({"parts": {"odd": Odd()}}, "odd"),
     ],

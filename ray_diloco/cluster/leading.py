@@ -168,6 +168,4 @@ def _config_hash(settings: DilocoSettings, schema: StateSchema) -> str:
 
 
 def _log(event: str, **fields: Any) -> None:
-    if event == "publication":
-        logger.info("outer step %s: %s deltas merged", fields["outer_step"], len(fields["deltas"]))
     logger.debug("master: %s %s", event, fields)

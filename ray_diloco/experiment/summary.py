@@ -30,7 +30,8 @@ NEEDED: Needs = {
     **dict.fromkeys(("tokens", "outer_steps", "bytes_up", "bytes_down", "commits"), int),
     **dict.fromkeys(("rejected_deltas", "dropped_local_steps", "unsent_local_steps"), int),
     **dict.fromkeys(("range_sum", "deltas_merged", "initial_eval_loss", "eval_loss"), object),
-    **dict.fromkeys(("diverged", "wall_seconds", "wall_start_seconds", "sessions"), object),
+    **dict.fromkeys(("diverged", "trace_hash", "sessions"), object),
+    **dict.fromkeys(("run_seconds", "wall_seconds", "wall_start_seconds"), object),
 }
 """What a result must have to be told."""
 
@@ -129,10 +130,13 @@ def _losses(numbers: dict[str, Any]) -> str:
 
 
 def _training(numbers: dict[str, Any]) -> str:
-    """What it took to start, Ray among it, told apart."""
+    """Time of the simulation and real time; what it took to start, Ray among it, told apart."""
     start = numbers["wall_start_seconds"]
     spent = f"{numbers['wall_seconds'] - start:.1f} s, after {start:.1f} s to start"
-    return f"{numbers['tokens']:,} tokens in {spent}{_sessions(numbers['sessions'])}"
+    simulated = numbers["trace_hash"] is not None
+    took = f"{numbers['run_seconds']:.1f} s of virtual time, computed in {spent}"
+    whole = f"{numbers['tokens']:,} tokens in {took if simulated else spent}"
+    return whole + _sessions(numbers["sessions"])
 
 
 def _sessions(sessions: list[dict[str, Any]]) -> str:

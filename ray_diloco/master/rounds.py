@@ -354,5 +354,8 @@ class Rounds:
             tokens_total=card.tokens_total,
             stop=card.stop,
         )
-        logger.info("outer step %d: %d deltas merged", card.outer_step, len(deltas))
+        if deltas or card.stop is None:
+            logger.info("outer step %d: %d deltas merged", card.outer_step, len(deltas))
+        if card.stop is not None:
+            logger.info("outer step %d is the last: %s", card.outer_step, card.stop)
         return commit

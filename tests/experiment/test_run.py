@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import signal
 
@@ -86,6 +87,15 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(small, tmp_path):
     assert stage.entered == [(first, True)]
     assert stage.engine.master is not None
     assert stage.engine.master.resume
+
+
+def test_the_log_names_each_outer_step_once_and_the_last_with_its_reason(small, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="ray_diloco.master.rounds"):
+        result = run(small("time=virtual", "engine=inproc"), tmp_path)
+    *merged, last = caplog.messages
+    steps = result.numbers["outer_steps"]
+    assert [line.split(":")[0] for line in merged] == [f"outer step {n + 1}" for n in range(steps)]
+    assert last == f"outer step {steps} is the last: {result.numbers['stop_reason']}"
 
 
 def test_a_folder_with_the_repository_of_an_earlier_run_is_refused(small, tmp_path):

@@ -20,6 +20,16 @@ def test_the_start_is_told_apart_from_the_training(small, tmp_path):
     assert "2,400 tokens in " in told
     assert " s to start" in told
     assert "sessions" not in told
+    assert "virtual" not in told
+
+
+def test_a_simulation_tells_its_own_time_and_that_of_the_clock(small, tmp_path):
+    screen = Console(file=io.StringIO(), width=200)
+    result = run(small("time=virtual", "engine=inproc"), tmp_path)
+    print_summary(result, screen)
+    assert isinstance(screen.file, io.StringIO)
+    simulated = f" tokens in {result.numbers['run_seconds']:.1f} s of virtual time, computed in "
+    assert simulated in screen.file.getvalue()
 
 
 def test_a_run_that_diverged_says_so(small, tmp_path):

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 from omegaconf import OmegaConf
@@ -10,6 +11,10 @@ from ray_diloco.protocol.settings import DilocoSettings
 FILES = sorted(
     f"{path.parent.relative_to(conf_dir()).as_posix()}={path.stem}"
     for path in conf_dir().glob("*/*.yaml")
+)
+ALGORITHMS = (
+    *("outer", "merge", "weighting", "staleness", "aggregation"),
+    *("inner_schedule", "inner", "codec", "fragments"),
 )
 FULL = {
     "diloco": "dumb",
@@ -66,6 +71,13 @@ def test_every_file_says_what_it_means(choice):
     group, name = choice.split("=")
     first = (conf_dir() / group / f"{name}.yaml").read_text().splitlines()
     assert any(line.startswith("# ") and "@package" not in line for line in first)
+
+
+@pytest.mark.parametrize("group", ALGORITHMS)
+def test_every_choice_of_an_algorithm_names_its_source(group):
+    for path in (conf_dir() / group).glob("*.yaml"):
+        told = " ".join(x for x in path.read_text().splitlines() if x.startswith("#"))
+        assert re.search(r"arXiv (# )?\d{4}\.\d{5}|the plain protocol|The user's own", told), path
 
 
 def test_the_plain_protocol_keeps_its_defaults(configure):

@@ -195,7 +195,14 @@ def begin(
 ) -> Life:
     """A life that has not begun; ``port`` None: a virtual time of its own."""
     trainer = Trainer(net(), stream if stream is not None else Stream(), inner, seed=3)
-    weights = weights_type(trainer.model, codec="fp32", mismatch="error")
+    weights = weights_type(
+        trainer.model,
+        codec=settings.codec,
+        codec_decay=settings.codec_decay,
+        mismatch="error",
+        fragments=settings.fragments,
+        alpha=settings.fragment_mix,
+    )
     port = port or lonely_port()
     exchange = Exchange(
         node_id="n0",

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ray_diloco.protocol.run import MasterStatus, NodeStatus
 
@@ -30,9 +30,27 @@ class Metric(Generic[Status]):
         return f"ray_{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
-_BYTES_UP = "Payload bytes that a participant sent to the repository."
-_BYTES_DOWN = "Payload bytes that a participant fetched from the repository."
-_COMMITS = "Commits that a participant made."
+_TRAFFIC: tuple[Metric[Any], ...] = (
+    Metric(
+        name="diloco_bytes_up",
+        kind="counter",
+        means="Payload bytes that a participant sent to the repository.",
+        value=lambda status: status.bytes_up,
+    ),
+    Metric(
+        name="diloco_bytes_down",
+        kind="counter",
+        means="Payload bytes that a participant fetched from the repository.",
+        value=lambda status: status.bytes_down,
+    ),
+    Metric(
+        name="diloco_commits",
+        kind="counter",
+        means="Commits that a participant made.",
+        value=lambda status: status.commits,
+    ),
+)
+"""Of nodes and masters alike."""
 
 NODE_METRICS: tuple[Metric[NodeStatus], ...] = (
     Metric(
@@ -65,24 +83,7 @@ NODE_METRICS: tuple[Metric[NodeStatus], ...] = (
         means="Deltas of a node that the master rejected, as far as the node has heard.",
         value=lambda status: status.deltas_rejected,
     ),
-    Metric(
-        name="diloco_bytes_up",
-        kind="counter",
-        means=_BYTES_UP,
-        value=lambda status: status.bytes_up,
-    ),
-    Metric(
-        name="diloco_bytes_down",
-        kind="counter",
-        means=_BYTES_DOWN,
-        value=lambda status: status.bytes_down,
-    ),
-    Metric(
-        name="diloco_commits",
-        kind="counter",
-        means=_COMMITS,
-        value=lambda status: status.commits,
-    ),
+    *_TRAFFIC,
 )
 
 MASTER_METRICS: tuple[Metric[MasterStatus], ...] = (
@@ -122,24 +123,7 @@ MASTER_METRICS: tuple[Metric[MasterStatus], ...] = (
         means="Deltas that the master rejected.",
         value=lambda status: status.deltas_rejected,
     ),
-    Metric(
-        name="diloco_bytes_up",
-        kind="counter",
-        means=_BYTES_UP,
-        value=lambda status: status.bytes_up,
-    ),
-    Metric(
-        name="diloco_bytes_down",
-        kind="counter",
-        means=_BYTES_DOWN,
-        value=lambda status: status.bytes_down,
-    ),
-    Metric(
-        name="diloco_commits",
-        kind="counter",
-        means=_COMMITS,
-        value=lambda status: status.commits,
-    ),
+    *_TRAFFIC,
 )
 
 

@@ -77,7 +77,8 @@ def load_results(folder: str | Path) -> list[Result]:
     root = Path(folder).expanduser()
     found = [root] if (root / RESULT).is_file() else _trial_folders(root)
     if not found:
-        raise ConfigError("folder", str(folder), "expected the folder of a run that has ended")
+        expected = f"expected the folder of a run that has ended, or of a sweep of some: {RESULT}"
+        raise ConfigError("folder", str(folder), f"{expected} in it or in a folder right below")
     return [_load(each) for each in found]
 
 

@@ -1,6 +1,7 @@
 """Runs on a Ray cluster of several machines, of which processes and machines are killed."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from end_to_end.following import accounts, go_on, merged, none_twice, stopped_well
@@ -43,6 +44,15 @@ def playing(cluster: Machines, folder, *words: str):
     return ray_diloco(*WORDS, joined, *words, folder=folder)
 
 
+def learned_as_well(result: dict, cluster: Machines, folder: Path) -> bool:
+    """Its loss is near that of a run without failures that merged as many tokens, after a fall by
+    over 2: 0.2 to 0.3 higher where seen, since while hub and master are away nodes train alone.
+    """
+    with playing(cluster, folder, f"run.max_tokens={result['tokens_merged']}") as calm:
+        assert calm.end() == 0, calm.output
+    return result["eval_loss"] < calm.result["eval_loss"] + 0.6
+
+
 def test_a_run_outlives_the_processes_of_a_node_of_its_master_and_of_its_hub(cluster, tmp_path):
     with playing(cluster, tmp_path) as run:
         go_on(run, 1)
@@ -62,6 +72,7 @@ def test_a_run_outlives_the_processes_of_a_node_of_its_master_and_of_its_hub(clu
     assert all(why.startswith(GONE) for each in result["restarts"].values() for why in each)
     assert set(result["crash_losses"]) <= {node_id}
     assert none_twice(run, *NODES)
+    assert learned_as_well(result, cluster, tmp_path / "calm")
     assert cluster.left() == []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray_diloco.errors import ConfigError, EntryMissing, TransientHubError
+from ray_diloco.errors import ConfigError, EntryMissing, ForeignRunError, TransientHubError
 from ray_diloco.hub.cards import check_same_run
 from ray_diloco.hub.connect import connect, endpoint_of
 from ray_diloco.hub.embedded.server import EmbeddedHub
@@ -148,7 +148,9 @@ def _served_by_actor(
 def require_own_run(
     settings: HubSettings, access: HubAccess, run: RunIdentity, *, resumes: bool
 ) -> None:
-    """ForeignRunError when the repository holds a run that this one's master may not lead."""
+    """ForeignRunError when the repository holds a run that this one's master may not lead, or not
+    the globals that this one has published.
+    """
     assert access.endpoint is not None, "a repository in memory is always new"
     repository = connect(
         settings, repo_id=access.repo_id, endpoint=access.endpoint, token=access.token
@@ -164,6 +166,12 @@ def require_own_run(
     card = _patiently(settings, access.endpoint, read)
     if card is not None:
         check_same_run(card, run, repo_id=access.repo_id, resume=resumes)
+    elif run.published:
+        raise ForeignRunError(
+            f"the repository {access.repo_id} is empty: expected the one that the run published in "
+            "(the hub/ of its folder; of a trial that of its sweep, which goes on with "
+            "sweep.resume=true)"
+        )
 
 
 def fetch_model(

@@ -22,14 +22,15 @@ class History:
     """``sessions``: of each its numbers; of one that was killed what its events and its last status
     tell.
     ``evaluations``, ``rejections``: the events of all of them. ``ended_at``: the run's time, in
-    microseconds, up to which anything is known. ``result``: what the last one left, None when it
-    was killed.
+    microseconds, up to which anything is known. ``published``: a global was. ``result``: what the
+    last one left, None when it was killed.
     """
 
     sessions: tuple[Session, ...] = ()
     evaluations: tuple[Event, ...] = ()
     rejections: tuple[Event, ...] = ()
     ended_at: int = 0
+    published: bool = False
     result: dict[str, Any] | None = None
 
 
@@ -41,6 +42,7 @@ def read_history(run_dir: Path) -> History:
     if not (run_dir / EVENTS).exists():
         return NO_HISTORY
     ended_at, evaluations, rejections = 0, list[Event](), list[Event]()
+    published = False
     with understood(run_dir / EVENTS, holds="the events of a run"):
         for event in read_events(run_dir / EVENTS):
             ended_at = max(ended_at, event["at"])
@@ -49,6 +51,8 @@ def read_history(run_dir: Path) -> History:
                     evaluations.append(event)
                 case "delta_rejected":
                     rejections.append(event)
+                case "publication":
+                    published = True
                 case _:
                     pass
     begun, known = _begun(run_dir), _known(run_dir)
@@ -65,6 +69,7 @@ def read_history(run_dir: Path) -> History:
         sessions=tuple(known[number] for number in numbers),
         evaluations=tuple(evaluations),
         rejections=tuple(rejections),
+        published=published,
         ended_at=max([ended_at, *(round(each * MICROS_PER_SECOND) for each in ends)]),
         result=_read(run_dir / RESULT) if (run_dir / RESULT).exists() else None,
     )

@@ -13,7 +13,7 @@ from ray_diloco.cluster.engine import View
 from ray_diloco.errors import UsageError
 from ray_diloco.experiment.legible import folder_fault, is_file_in, mapping_of, understood
 from ray_diloco.experiment.progress import Progress
-from ray_diloco.experiment.run_files import CONFIG, STATUS, STOP, write_atomically
+from ray_diloco.experiment.run_files import CONFIG, STARTING, STATUS, STOP, write_atomically
 from ray_diloco.protocol.clock import Clock, Micros, micros
 from ray_diloco.protocol.run import MasterStatus, NodeStatus, RunLimits
 
@@ -117,7 +117,7 @@ def read_status(run_dir: Path) -> LiveStatus | None:
     """
     path, holds = run_dir / STATUS, "the status of a run"
     if not is_file_in(run_dir, STATUS):
-        if not is_file_in(run_dir, CONFIG):
+        if not any(is_file_in(run_dir, name) for name in (CONFIG, STARTING)):
             expected = f"expected the folder of a run, with {CONFIG}"
             raise UsageError(f"{run_dir}: {folder_fault(run_dir)}{expected}")
         return None

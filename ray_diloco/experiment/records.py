@@ -1,7 +1,8 @@
 """Writing the run folder; `run_files` says what is in it."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from ray_diloco.experiment.run_files import (
     MODEL,
     RESULT,
     SESSIONS,
+    STARTING,
+    STATE,
     TIMELINE,
     write_atomically,
 )
@@ -61,6 +64,7 @@ class Records:
         self.rejections = list(history.rejections)
         """Events of deltas that were rejected, likewise."""
         self._events = EventLog(run_dir / EVENTS, clock)
+        (run_dir / STARTING).unlink(missing_ok=True)
         self._curves = Curves(run_dir / "tensorboard")
         self._tracker = tracker
 
@@ -127,13 +131,35 @@ def require_free(run_dir: Path, *, resume: bool) -> None:
         raise ConfigError(
             "hydra.run.dir", str(run_dir), "holds a run already; run.resume=<it> goes on"
         )
-    if next((run_dir / HUB).rglob("*.journal"), None) is not None:
+    begun = (run_dir / STARTING).exists()
+    if not begun and next((run_dir / HUB).rglob("*.journal"), None) is not None:
         raise ConfigError(
             "hydra.run.dir",
             str(run_dir),
             f"holds the repository of an earlier run ({HUB}/), but not its {EVENTS}: expected a"
             " folder without a run",
         )
+
+
+@contextmanager
+def starting(run_dir: Path) -> Generator[None, None, None]:
+    """While a run starts and lasts: its folder says so until the records begin. What a start has
+    left that was killed before goes with its repository, since nobody has heard of it.
+    """
+    mark = run_dir / STARTING
+    if not (run_dir / EVENTS).exists():
+        if mark.exists() and (run_dir / HUB).exists():
+            shutil.rmtree(run_dir / HUB)
+            shutil.rmtree(run_dir / STATE, ignore_errors=True)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    try:
+        yield
+    finally:
+        if not (run_dir / HUB).exists():
+            mark.unlink(missing_ok=True)
+            with suppress(OSError):  # it holds something
+                run_dir.rmdir()
 
 
 def evaluation_events(report: MasterReport, participant: str) -> list[Event]:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.legible import folder_fault, is_file_in, settings_of
-from ray_diloco.experiment.run_files import CONFIG
+from ray_diloco.experiment.run_files import CONFIG, STARTING
 
 SET_ONCE = ("run.run_id", "run.name", "run.seed")
 """What makes the run that it is."""
@@ -51,6 +51,8 @@ def load_config(folder: Path) -> DictConfig:
     """
     if not is_file_in(folder, CONFIG):
         expected = f"{folder_fault(folder)}expected the folder of a run"
+        if is_file_in(folder, STARTING):
+            expected += "; this one ended while it started: give its command again"
         raise ConfigError("run.resume", str(folder), expected)
     return settings_of(folder / CONFIG, holds="the configuration of a run")
 

@@ -25,7 +25,12 @@ from ray_diloco.experiment.lives import crash_losses
 from ray_diloco.experiment.model_card import publish_card_if_possible
 from ray_diloco.experiment.preflight import expectations
 from ray_diloco.experiment.progress import NoProgress, Progress
-from ray_diloco.experiment.records import Records, evaluation_events, require_free
+from ray_diloco.experiment.records import (
+    Records,
+    evaluation_events,
+    require_free,
+    starting,
+)
 from ray_diloco.experiment.report.write import report_if_possible
 from ray_diloco.experiment.result import Result, environment
 from ray_diloco.experiment.run_files import ALONE, STOP
@@ -105,7 +110,9 @@ def _prepare(config: Config, run_dir: Path, clock: Clock) -> _Prepared:
     return _Prepared(
         config=config,
         run_dir=run_dir,
-        identity=replace(identify(config, run_dir), since=history.ended_at),
+        identity=replace(
+            identify(config, run_dir), since=history.ended_at, published=history.published
+        ),
         history=history,
         manifest=manifest,
         clock=clock,
@@ -136,6 +143,7 @@ def _play(
     config, run_dir = prepared.config, prepared.run_dir
     identity, history, clock = prepared.identity, prepared.history, prepared.clock
     with ExitStack() as stack:
+        stack.enter_context(starting(run_dir))
         tracker = stack.enter_context(tracking(config, run_dir, run_id=identity.run_id))
         played_on = stack.enter_context(stage(config, identity))
         access = _enter_hub(config, identity, run_dir, played_on)

@@ -1,5 +1,6 @@
 """The files of a run folder, in the order in which they are written.
 
+starting           until the records begin: what lies here then is of no use without them
 config.yaml        the resolved configuration, at the start
 tracked_as         what the run is called at the service that gets its curves (group tracking)
 sessions.jsonl     a line each time that the run starts: it may be resumed
@@ -34,7 +35,9 @@ RESULT = "result.json"
 REPORT = "report.html"
 STATUS = "status.json"
 STOP = "stop"
+STARTING = "starting"
 HUB = "hub"
+STATE = "state"
 ALONE = "alone"
 CONSOLE = "console.log"
 

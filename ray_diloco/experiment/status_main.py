@@ -49,12 +49,13 @@ def _status(run_dir: Path, *, follow: bool) -> int:
     console, port = ShowingConsole(), WallPort()
     while True:
         live = read_status(run_dir)
-        if live is None:
-            console.print("starting: nobody trains yet")
-        elif not live.running and (result := _result(run_dir)) is not None:
+        ended = live is None or not live.running
+        if ended and (result := _result(run_dir)) is not None:
             with understood(run_dir / RESULT, holds="the result of a run"):
                 print_summary(result, console)
             return DONE if result.status == "stopped" else result.exit_code
+        if live is None:
+            console.print("starting: nobody trains yet")
         else:
             _show(live, console)
             if not live.alive:
@@ -73,7 +74,8 @@ def _show(live: LiveStatus, console: ShowingConsole) -> None:
 
 def _stop(run_dir: Path, *, timeout: float) -> int:
     live = read_status(run_dir)
-    if live is not None and not live.running:
+    ended = not live.running if live is not None else _result(run_dir) is not None
+    if ended:
         print(f"{run_dir}: the run has ended already")
         return DONE
     if live is not None and not live.alive:

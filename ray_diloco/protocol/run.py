@@ -26,6 +26,8 @@ class RunIdentity:
     seed: int
     since: int = 0
     """The run's time at which it goes on, in microseconds; 0 for one that begins."""
+    published: bool = False
+    """A global of it is out, which its repository must have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 
 import pyarrow.parquet as pq
@@ -9,8 +10,9 @@ from omegaconf import OmegaConf
 from safetensors import safe_open
 from scripted import ScriptedEngine, ScriptedStage
 
-from ray_diloco.errors import ConfigError, PermanentHubError
-from ray_diloco.experiment.live_status import ask_to_stop
+from ray_diloco.errors import ConfigError, ForeignRunError, PermanentHubError
+from ray_diloco.experiment.live_status import ask_to_stop, read_status
+from ray_diloco.experiment.resuming import load_config
 from ray_diloco.experiment.run import run
 
 KEYS = (
@@ -20,6 +22,10 @@ KEYS = (
 
 
 LONGER = "run.max_steps=20"
+
+
+def read(folder) -> dict:
+    return json.loads((folder / "result.json").read_text())
 
 
 class Notes:
@@ -103,6 +109,41 @@ def test_a_folder_with_the_repository_of_an_earlier_run_is_refused(small, tmp_pa
     (tmp_path / "events.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"repository of an earlier run \(hub/\)"):
         run(small("hub=embedded", "time=virtual", "engine=inproc"), tmp_path)
+
+
+def test_a_start_that_was_killed_leaves_nothing_that_its_repetition_minds(small, tmp_path):
+    words = ("hub=embedded", "time=virtual", "engine=inproc")
+    whole = run(small(*words), tmp_path / "whole")
+    left = tmp_path / "left"
+    for name in ("hub", "state"):
+        shutil.copytree(tmp_path / "whole" / name, left / name)
+    (left / "starting").touch()
+    assert run(small(*words), left).numbers["range_sum"] == "ok"
+    for name in ("trace_hash", "model_sha256", "deltas_merged"):
+        assert read(left)[name] == whole.numbers[name]
+    assert not (left / "starting").exists()
+
+
+def test_a_start_that_failed_leaves_no_mark_and_a_killed_one_is_no_run_to_go_on_with(
+    small, tmp_path
+):
+    stage = ScriptedStage(ScriptedEngine(), refusal=ConfigError("ray.address", "x", "expected y"))
+    with pytest.raises(ConfigError, match="expected y"):
+        run(small("hub=embedded"), tmp_path / "run", stage=stage)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "starting").touch()
+    with pytest.raises(ConfigError, match="ended while it started: give its command again"):
+        load_config(tmp_path)
+    assert read_status(tmp_path) is None
+
+
+def test_a_run_does_not_go_on_in_another_repository_than_its_own(small, tmp_path):
+    words = ("hub=embedded", "time=virtual", "engine=inproc")
+    before = run(small(*words), tmp_path)
+    shutil.rmtree(tmp_path / "hub")
+    with pytest.raises(ForeignRunError, match="is empty: expected the one that"):
+        run(small(*words, f"run.resume={tmp_path}", LONGER), tmp_path)
+    assert read(tmp_path) == before.numbers
 
 
 def test_a_second_run_in_the_folder_of_one_that_is_under_way_is_refused(small, tmp_path):

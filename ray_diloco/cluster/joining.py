@@ -161,6 +161,8 @@ def join(
     ConfigError for what cannot be used, NodeInUseError for a name that is, PermanentHubError for a
     hub that does not let one in, TrainingError when no global came within ``bootstrap_timeout``.
     """
+    check_kind("repo_id", repo_id, str)
+    check_kind("node_id", node_id, str)
     if not is_node_id(node_id):
         raise ConfigError("node_id", node_id, NODE_ID_RULE)
     check_kind("checkpoint_every", checkpoint_every, int | None)
@@ -208,7 +210,9 @@ def hub_settings(hub: HubSettings | None, endpoint: str | None) -> HubSettings:
     """huggingface.co (or what HF_ENDPOINT names), whose commits are counted, or a hub of one's own;
     with what else was given. ConfigError for a hub that others cannot reach.
     """
-    hub = hub or HubSettings()
+    hub = hub if hub is not None else HubSettings()
+    if not isinstance(hub, HubSettings):
+        raise ConfigError("hub", hub, "expected HubSettings")
     check_kinds("hub", hub)
     if hub.kind is HubKind.memory:
         raise ConfigError("hub.kind", hub.kind.value, "expected huggingface, or an endpoint")

@@ -15,7 +15,7 @@ from torch import nn
 
 from ray_diloco.cluster.hub_service import enter_hub, require_own_run
 from ray_diloco.cluster.joining import exchange_settings, hub_settings, own_folder
-from ray_diloco.errors import RayDilocoError
+from ray_diloco.errors import ConfigError, RayDilocoError
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.limits import policy_of
 from ray_diloco.hub.patience import Retry
@@ -23,6 +23,7 @@ from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.master.evaluator import Evaluator
 from ray_diloco.master.master import Master
+from ray_diloco.node.own_loop import require_module
 from ray_diloco.protocol.kinds import check_kind
 from ray_diloco.protocol.rules import RULE_SETTINGS, check_for_nodes
 from ray_diloco.protocol.run import MasterReport, MasterStatus, RunIdentity, RunLimits
@@ -124,6 +125,11 @@ def lead(
     ConfigError for what cannot be used, ForeignRunError when the repository holds another run,
     PermanentHubError for a hub that does not let one in.
     """
+    require_module(model)
+    check_kind("repo_id", repo_id, str)
+    check_kind("run_id", run_id, str | None)
+    if evaluate is not None and not callable(evaluate):
+        raise ConfigError("evaluate", evaluate, "expected a function of a model, or None")
     check_kind("max_tokens", max_tokens, int | None)
     settings = exchange_settings(**diloco)
     if nodes:

@@ -31,6 +31,8 @@ def card_of(run: RunRecords, *, repo_id: str | None = None) -> str:
     header = CardHeader(
         name=run.title,
         dataset=_dataset(run),
+        task=_task(run)[0],
+        unit=_task(run)[1],
         library="transformers" if transformers else None,
         eval_loss=points[-1].loss if points else None,
         base_model=model.get("source") if transformers and model.get("pretrained") else None,
@@ -40,7 +42,7 @@ def card_of(run: RunRecords, *, repo_id: str | None = None) -> str:
         _what(run),
         "## Numbers",
         _table([("what", "how much"), *facts_of(run)]),
-        *_curve(points),
+        *_curve(points, _task(run)[1]),
         "## How to load it",
         loading_code(model, repo_id=repo_id),
         "## Configuration",
@@ -85,7 +87,18 @@ def _dataset(run: RunRecords) -> str:
     return data.get("dataset") or data.get("name") or "unknown"
 
 
-def _curve(points: list[Point]) -> Iterator[str]:
+def _task(run: RunRecords) -> tuple[str, str]:
+    """What the losses are of, and their unit: what data of the user's own means is not known."""
+    match run.config.get("data", {}).get("name"):
+        case "custom":
+            return "other", "as the model gives it"
+        case "digits":
+            return "image-classification", "nats per image"
+        case _:
+            return "text-generation", "nats per token"
+
+
+def _curve(points: list[Point], unit: str) -> Iterator[str]:
     if not points:
         return
     wanted = min(MOST_POINTS, len(points))
@@ -95,7 +108,7 @@ def _curve(points: list[Point]) -> Iterator[str]:
         for at in chosen
     ]
     yield "## Held-out loss"
-    yield _table([("outer step", "tokens merged", "nats per token"), *rows])
+    yield _table([("outer step", "tokens merged", unit), *rows])
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:

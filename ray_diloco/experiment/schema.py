@@ -79,7 +79,8 @@ class RunSettings:
     max_seconds: float | None = None
     """Seconds of the run's time; null: no limit."""
     max_tokens: int | None = None
-    """Tokens of all nodes together; null: no limit."""
+    """Tokens of all nodes together, once they are merged: what is under way then comes on top, some
+    times as much with long rounds. null: no limit."""
     threads_per_node: int = 1
     """Threads that torch uses in each node and in the master; 1 and 2 give different last bits."""
     device: str = "auto"

@@ -12,12 +12,14 @@ CARD = "README.md"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHeader:
     """What the Hub lists a model by. ``library``: that loads it; None: none does. ``eval_loss``:
-    held-out, in nats per token, on ``dataset``; None when it is not known. ``base_model``: what it
-    started from, by its name on the Hub.
+    held-out, in ``unit``, on ``dataset``; None when it is not known. ``task``: that the loss is of,
+    by its name on the Hub. ``base_model``: what it started from, by its name on the Hub.
     """
 
     name: str
     dataset: str
+    task: str
+    unit: str
     tags: tuple[str, ...] = ("diloco", "ray-diloco")
     library: str | None = None
     eval_loss: float | None = None
@@ -46,11 +48,11 @@ def _results(header: CardHeader) -> list[EvalResult] | None:
         return None
     return [
         EvalResult(
-            task_type="text-generation",
+            task_type=header.task,
             dataset_type=header.dataset,
             dataset_name=header.dataset,
             metric_type="loss",
-            metric_name="held-out loss (nats per token)",
+            metric_name=f"held-out loss ({header.unit})",
             metric_value=round(header.eval_loss, 6),
         )
     ]

@@ -9,6 +9,7 @@ from torch import nn
 from ray_diloco.errors import ConfigError
 from ray_diloco.node.feed import is_plain
 from ray_diloco.node.training import StepReport
+from ray_diloco.protocol.kinds import check_kind
 
 
 class Stateful(Protocol):
@@ -29,8 +30,11 @@ class OwnLoop:
         parts: Mapping[str, Stateful] | None = None,
     ) -> None:
         """``parts``: what else a checkpoint holds, by name. ConfigError for a part whose state is
-        not plain: numbers, texts, tensors, and containers of them.
+        not plain: numbers, texts, tensors, and containers of them; and for an optimizer that
+        changes nothing of the model.
         """
+        require_module(model)
+        _require_optimizer_of(model, optimizer)
         self.model = model
         self.optimizer = optimizer
         self.local_step = 0
@@ -48,7 +52,13 @@ class OwnLoop:
                 )
 
     def note(self, *, loss: float | None, tokens: int) -> None:
-        """The loop took an optimizer step. ``loss`` in nats per token, None when not known."""
+        """The loop took an optimizer step. ``loss`` in nats per token, None when not known.
+        ConfigError for what is no loss, or no number of tokens.
+        """
+        check_kind("loss", loss, float | None)
+        check_kind("tokens", tokens, int)
+        if tokens < 0:
+            raise ConfigError("tokens", tokens, "expected at least 0")
         rate = self.optimizer.param_groups[0].get("lr", 0.0)
         self._noted = StepReport(
             loss=float("nan") if loss is None else loss,
@@ -93,3 +103,19 @@ class OwnLoop:
             part.load_state_dict(saved[name])
         self.local_step = state["local_step"]
         self.tokens = state["tokens"]
+
+
+def require_module(model: Any) -> None:
+    """ConfigError for anything but a module that was made."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", repr(model), "expected a torch.nn.Module")
+
+
+def _require_optimizer_of(model: nn.Module, optimizer: Any) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError("optimizer", repr(optimizer), "expected a torch.optim.Optimizer")
+    own = {id(parameter) for parameter in model.parameters()}
+    changed = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if not own & changed:
+        expected = "expected one of the model's parameters: of this one it would change none"
+        raise ConfigError("optimizer", type(optimizer).__name__, expected)

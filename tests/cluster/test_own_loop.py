@@ -17,6 +17,7 @@ from ray_diloco.cluster.leading import lead
 from ray_diloco.errors import ConfigError, NodeInUseError
 from ray_diloco.hub.embedded.server import EmbeddedHub
 from ray_diloco.hub.settings import HubSettings
+from ray_diloco.node.own_loop import OwnLoop
 
 INPUTS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = INPUTS.sum(1, keepdim=True)
@@ -347,6 +348,14 @@ def test_the_loops_that_the_readme_shows_run(
         ({"inner_steps": 2.5}, "diloco.inner_steps=2.5: expected a whole number"),
         ({"max_staleness": "no"}, "diloco.max_staleness='no': expected a whole number or null"),
         ({"hub": HubSettings(read_timeout="5")}, "hub.read_timeout='5': expected a number"),
+        ({"node_id": None}, "node_id=null: expected text"),
+        ({"hub": {"commits_per_hour": 3}}, "expected HubSettings"),
+        ({"model": nn.Linear}, "expected a torch.nn.Module"),
+        ({"optimizer": None}, "optimizer='None': expected a torch.optim.Optimizer"),
+        (
+            {"model": nn.Linear(2, 2)},
+            "expected one of the model's parameters",
+        ),
         ({"checkpoint_every": True}, "checkpoint_every=True: expected a whole number or null"),
         ({"repo_id": "not-there"}, "hub.repo_id='local/not-there'"),
         ({"parts": {"odd": Odd()}}, "odd"),
@@ -357,5 +366,39 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     model = new_model()
     usual = {"node_id": "a", "state_dir": tmp_path, **there}
+    usual |= {"model": model, "optimizer": new_optimizer(model)}
     with pytest.raises(ConfigError, match=message):
-        join(model, new_optimizer(model), **(usual | given))
+        join(**(usual | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": nn.Linear}, "expected a torch.nn.Module"),
+        ({"evaluate": 3}, "evaluate=3: expected a function of a model, or None"),
+        ({"run_id": 7}, "run_id=7: expected text or null"),
+        ({"max_tokens": "all"}, "max_tokens='all': expected a whole number or null"),
+        ({"outer_lr": None}, "diloco.outer_lr=null: expected a number"),
+    ],
+)
+def test_what_nobody_can_lead_with_is_named(
+    there: dict[str, Any], tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    usual = {"model": new_model(), "state_dir": tmp_path, **there}
+    with pytest.raises(ConfigError, match=message):
+        lead(**(usual | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": "x"}, "loss='x': expected a number or null"),
+        ({"tokens": 2.5}, "tokens=2.5: expected a whole number"),
+        ({"tokens": -5}, "tokens=-5: expected at least 0"),
+    ],
+)
+def test_what_no_step_is_like_is_named(given: dict[str, Any], message: str) -> None:
+    model = new_model()
+    loop = OwnLoop(model, new_optimizer(model))
+    with pytest.raises(ConfigError, match=message):
+        loop.note(**({"loss": 1.0, "tokens": 1} | given))

@@ -2,6 +2,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,23 @@ def test_a_card_has_a_header_that_the_hub_can_read_and_the_runs_numbers(finished
     assert told.metric_value == round(finished.eval_loss or 0, 6)
     assert f"{finished.eval_loss:.4f}" in card.text
     assert "inner_steps: 2" in card.text
+
+
+@pytest.mark.parametrize(
+    ("data", "task", "unit"),
+    [
+        ("stdlib", "text-generation", "nats per token"),
+        ("digits", "image-classification", "nats per image"),
+        ("custom", "other", "as the model gives it"),
+    ],
+)
+def test_a_card_says_what_its_losses_are_of(finished, data, task, unit):
+    run = read_run(finished.folder)
+    known = replace(run, config=run.config | {"data": {"name": data}})
+    card = ModelCard(card_of(known))
+    (told,) = card.data.eval_results or []
+    assert (told.task_type, told.metric_name) == (task, f"held-out loss ({unit})")
+    assert f"| {unit} |" in card.text
 
 
 def block_of(card: str) -> str:

@@ -22,7 +22,16 @@ def repository(tmp_path, monkeypatch) -> Iterator:
 
 
 def test_a_card_goes_through_the_unmodified_client(repository):
-    text = with_header("# A run\n", CardHeader(name="run", dataset="stdlib", eval_loss=1.5))
+    text = with_header(
+        "# A run\n",
+        CardHeader(
+            name="run",
+            dataset="stdlib",
+            task="text-generation",
+            unit="nats per token",
+            eval_loss=1.5,
+        ),
+    )
     commit = publish_card(repository, text)
     assert repository.read("README.md", commit=commit, limit=10_000).decode() == text
     assert publish_card(repository, text.replace("A run", "Another"))

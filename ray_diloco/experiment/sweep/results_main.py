@@ -44,7 +44,10 @@ def chosen(rows: Sequence[Row], conditions: Sequence[str], status: str | None) -
         if rows and (not equals or meant not in names):
             hint = did_you_mean(name, names)
             raise ConfigError("--where", condition, f"expected name=value of a swept setting{hint}")
+        there = list(dict.fromkeys(str(_named(row).get(meant)) for row in rows))
         rows = [row for row in rows if _same(_named(row).get(meant), wanted)]
+        if there and not rows:
+            raise ConfigError("--where", condition, f"expected one of {', '.join(there)}")
     return [row for row in rows if status is None or row.status.value == status]
 
 

@@ -52,6 +52,9 @@ def test_it_prints_the_answer_and_what_went_wrong(results):
 def test_it_shows_only_what_was_asked_for(results):
     _, out, _ = results("--where", "cluster=flaky", "--where", "lr=0.2")
     assert "1 of 1 done" in out
+    code, _, err = results("--where", "cluster=nope")
+    assert code == 2
+    assert "expected one of uniform, flaky" in err or "expected one of flaky, uniform" in err
     _, out, _ = results("--status", "killed")
     assert "0 of 1 done, 1 killed" in out
 
@@ -93,7 +96,8 @@ def test_a_condition_takes_names_and_values_as_the_tables_show_them():
     rows = [row(0, 1.0, **{"diloco.outer_lr": 1.0}), row(1, 2.0, **{"diloco.outer_lr": 0.3})]
     for condition in ("diloco.outer_lr=1", "diloco.outer_lr=1.0", "outer_lr=1"):
         assert [each.trial for each in chosen(rows, [condition], None)] == [0]
-    assert chosen(rows, ["outer_lr=2"], None) == []
+    with pytest.raises(ConfigError, match=r"expected one of 1\.0, 0\.3"):
+        chosen(rows, ["outer_lr=2"], None)
     alike = [row(0, 1.0, **{"inner.lr": 1.0, "outer.lr": 1.0})]
     with pytest.raises(ConfigError, match="expected name=value of a swept setting"):
         chosen(alike, ["lr=1"], None)

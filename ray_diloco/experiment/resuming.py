@@ -73,6 +73,10 @@ def _change(earlier: DictConfig, composed: DictConfig, word: str) -> None:
     if key in SET_ONCE or (key not in earlier and "." not in key):
         from ray_diloco.experiment.continuing import changeable  # brings torch
 
-        raise ConfigError("run.resume", word, f"expected what may change on resume: {changeable()}")
+        raise ConfigError(
+            key,
+            word.partition("=")[2],
+            f"expected no change of it; on resume may change: {changeable()}",
+        )
     value = OmegaConf.select(composed, key)
     OmegaConf.update(earlier, key, value, merge=False, force_add=True)

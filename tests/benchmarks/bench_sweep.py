@@ -9,7 +9,7 @@ time of the whole over the sum of what the trials took divided by the workers. `
 the CPU time of trials as one process, with hub=memory, and as actors. `launchers` times whole
 commands that run the same trials, start-up included: ours, Hydra's own one, Ray Tune, and those of
 hydra-joblib-launcher 1.2.0 and hydra-ray-launcher 1.2.2 where they are installed. The last one
-wants an older cloudpickle, so in an environment of its own.
+wants an older cloudpickle, so in an environment of its own; Ray Tune wants "ray[tune]".
 """
 
 import argparse

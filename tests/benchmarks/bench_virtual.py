@@ -313,6 +313,7 @@ def rounds(given):
         "data.batch_size=1",
         "data.sequence_length=16",
         "cluster.master_trains=false",
+        f"hub={given.hub}",
         speeds=(0.1,),
     )
     numbers, (seconds, cpu, _) = played(config)
@@ -329,6 +330,7 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8, help="overhead: sequences of 128 tokens")
+    parser.add_argument("--hub", default="embedded", choices=["embedded", "memory"], help="rounds")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     found = modes[given.what](given)

@@ -55,7 +55,7 @@ def read_history(run_dir: Path) -> History:
                     published = True
                 case _:
                     pass
-    begun, known = _begun(run_dir), _known(run_dir)
+    begun, known = begun_at(run_dir), _known(run_dir)
     numbers = range(1, len(begun) + 1)
     if unlisted := sorted(known.keys() - set(numbers)):
         raise UsageError(
@@ -96,7 +96,7 @@ def kept_result(run_dir: Path, number: int) -> Path:
     return run_dir / f"result.{number}.json"
 
 
-def _begun(run_dir: Path) -> list[str]:
+def begun_at(run_dir: Path) -> list[str]:
     """When each session began to be recorded, by the clock on the wall."""
     file = run_dir / SESSIONS
     if not file.exists():

@@ -1,5 +1,6 @@
 """What a machine took with it when it died, or a node when it failed: local steps that were trained
-and are in nothing that was kept. Most are trained again, under the same numbers.
+and are in nothing that was kept. Those that were trained again, under the same numbers, are not
+lost: the later training of them counts.
 """
 
 from collections import Counter
@@ -8,96 +9,145 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_diloco.protocol.fragments import cells_of_all, steps_of
-from ray_diloco.protocol.ranges import StepRanges
+from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
 from ray_diloco.protocol.run import Event
 
 Accounts = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """By node id and nonce, what the master has merged and rejected; see `MasterReport`."""
+Told = Mapping[tuple[str, str], StepRanges]
+"""By node id and nonce, local steps that count as something else: dropped, unsent."""
 
 
 @dataclass(frozen=True, slots=True)
+class CrashLosses:
+    """Local steps by node id; only nodes that have some. ``lost``: in vain. ``trained_again``: how
+    many were trained once more, a step as often as it was.
+    """
+
+    lost: dict[str, int]
+    trained_again: dict[str, int]
+
+
+NO_CRASH_LOSSES = CrashLosses({}, {})
+
+
+@dataclass(slots=True)
 class _Incarnation:
-    """Local steps of a nonce count on from ``first_step``."""
+    """Local steps of a nonce count on from ``first_step``. ``stands``: at which of them it was seen
+    last; ``furthest``: the last that it ever trained. ``ended``: by a death or a failure of which
+    the loss is not counted yet.
+    """
 
     nonce: str
     first_step: int
+    stands: int
+    furthest: int
+    ended: str | None = None
+
+    def reach(self, local_step: int) -> None:
+        self.stands = local_step
+        self.furthest = max(self.furthest, local_step)
 
 
 def crash_losses(
-    events: Iterable[Event], accounts: Accounts | None, *, fragments: int = 1
-) -> dict[str, int]:
-    """How many local steps each node trained in vain, by node id; only nodes that lost some.
-    ``events``: of the whole run, each participant's in order. ``accounts`` None: without a master's
-    word it is not known what a node that did not go on has lost, so that it does not count.
-    ``fragments``: into how many the model is cut; a step that one of them lacks is lost.
+    events: Iterable[Event],
+    accounts: Accounts | None,
+    *,
+    fragments: int = 1,
+    told: Told | None = None,
+) -> CrashLosses:
+    """``events``: of the whole run, each participant's in order. ``accounts`` None: without a
+    master's word it is not known what a node that did not go on has lost, so that it does not
+    count. ``fragments``: into how many the model is cut; a step that one of them lacks is lost.
     """
-    lives = _Lives(accounts, fragments)
+    lives = _Lives(accounts, fragments, told or {})
     for event in events:
         match event["event"]:
             case "node_started":
                 lives.begin(event)
-            case "crashed":
+            case "node_stopping":
+                lives.stop(event)
+            case "crashed" | "node_failed":
                 lives.end(event)
-            case "node_failed":
-                lives.fail(event)
             case _:
                 pass
-    return lives.lost()
+    return lives.losses()
 
 
 class _Lives:
     """Follows all nodes through their lives."""
 
-    def __init__(self, accounts: Accounts | None, fragments: int) -> None:
+    def __init__(self, accounts: Accounts | None, fragments: int, told: Told) -> None:
         self._accounts = accounts
         self._fragments = fragments
+        self._told = told
         self._lost: Counter[str] = Counter()
-        self._living: dict[str, _Incarnation] = {}
-        self._dead: dict[str, tuple[_Incarnation, int]] = {}
-        self._failed: set[str] = set()
+        self._again: Counter[str] = Counter()
+        self._newest: dict[str, _Incarnation] = {}
 
     def begin(self, event: Event) -> None:
-        node = event["participant"]
-        self._living[node] = _Incarnation(event["nonce"], event["first_step"])
-        if node not in self._dead:
+        node, resumed = event["participant"], event["resumed"]
+        before = self._newest.get(node)
+        if before is not None and before.nonce == event["nonce"] and resumed is not None:
+            if before.ended is not None:
+                self._again[node] += max(0, before.stands - resumed)
+            before.ended = None
+            before.reach(resumed)
             return
-        before, last_step = self._dead.pop(node)
-        self._failed.discard(node)
-        if before.nonce == event["nonce"] and event["resumed"] is not None:
-            self._lost[node] += max(0, last_step - event["resumed"])
-        else:
-            self._lost[node] += self._uncovered(node, before, last_step)
+        if before is not None:
+            self._count(node, before)
+        first = event["first_step"]
+        self._newest[node] = _Incarnation(event["nonce"], first, first, first)
+
+    def stop(self, event: Event) -> None:
+        incarnation = self._newest.get(event["participant"])
+        if incarnation is not None:
+            incarnation.reach(event["local_step"])
 
     def end(self, event: Event) -> None:
+        """The first word of an end counts: its engine may tell of a failure too."""
         node, last_step = event["participant"], event["local_step"]
-        incarnation = self._living.pop(node, None)
-        if incarnation is not None:
-            self._dead[node] = incarnation, last_step
-        elif node not in self._dead:  # it claims no name and keeps nothing: role single
-            self._lost[node] += last_step
+        incarnation = self._newest.get(node)
+        if incarnation is not None and event.get("nonce", incarnation.nonce) != incarnation.nonce:
+            return
+        if incarnation is None:  # it claims no name and keeps nothing: role single
+            if event["event"] == "crashed":
+                self._lost[node] += last_step
+        elif incarnation.ended is None:
+            incarnation.reach(last_step)
+            incarnation.ended = event["event"]
 
-    def fail(self, event: Event) -> None:
-        """What is gone is known when it goes on: until then all may be in its checkpoint."""
-        incarnation = self._living.pop(event["participant"], None)
-        if incarnation is not None:
-            self._dead[event["participant"]] = incarnation, event["local_step"]
-            self._failed.add(event["participant"])
+    def losses(self) -> CrashLosses:
+        """Those that are dead for good included. What a failed node has lost is known when it goes
+        on: until then all may be in its checkpoint.
+        """
+        for node, incarnation in self._newest.items():
+            if incarnation.ended != "node_failed":
+                self._count(node, incarnation)
+        return CrashLosses(_some(self._lost), _some(self._again))
 
-    def lost(self) -> dict[str, int]:
-        """Those that are dead for good included."""
-        lost = Counter(self._lost)
-        for node in self._dead.keys() - self._failed:
-            incarnation, last_step = self._dead[node]
-            lost[node] += self._uncovered(node, incarnation, last_step)
-        return {node: count for node, count in sorted(lost.items()) if count}
+    def _count(self, node: str, incarnation: _Incarnation) -> None:
+        """Nothing of it goes on. Who has ended well tells itself what became of the steps up to
+        there; of what it had trained before it went back, the rest was never trained again.
+        """
+        not_again = incarnation.furthest - incarnation.stands
+        self._again[node] -= min(not_again, self._again[node])
+        if incarnation.ended is not None:
+            self._lost[node] += self._uncovered(node, incarnation)
+        else:
+            self._lost[node] += not_again
 
-    def _uncovered(self, node_id: str, incarnation: _Incarnation, last_step: int) -> int:
-        """Nothing of it goes on: what the master has of it is all that is left."""
+    def _uncovered(self, node_id: str, incarnation: _Incarnation) -> int:
+        """What the master has of it is all that is left."""
         if self._accounts is None:
             return 0
         account = self._accounts.get(node_id, {}).get(incarnation.nonce, {})
-        trained = StepRanges.of(incarnation.first_step + 1, last_step)
+        trained = StepRanges.of(incarnation.first_step + 1, incarnation.furthest)
         gone = cells_of_all(trained, self._fragments)
         for name in ("merged", "rejected"):
             gone = gone.minus(StepRanges.parse(account.get(name, "")))
-        return len(steps_of(gone))
+        return len(steps_of(gone).minus(self._told.get((node_id, incarnation.nonce), NO_STEPS)))
+
+
+def _some(counts: Counter[str]) -> dict[str, int]:
+    return {node: count for node, count in sorted(counts.items()) if count}

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.events import EventLog, as_json, cut_torn_line, read_events
-from ray_diloco.experiment.history import NO_HISTORY, History, kept_result
+from ray_diloco.experiment.history import NO_HISTORY, History, begun_at, kept_result
 from ray_diloco.experiment.killed import keep_last_status
 from ray_diloco.experiment.metrics import Curves, write_metrics
 from ray_diloco.experiment.reading import to_yaml
@@ -81,6 +81,10 @@ class Records:
     def events(self) -> Iterator[Event]:
         """Of the whole run, from the start."""
         return read_events(self.run_dir / EVENTS)
+
+    def begun(self) -> list[str]:
+        """When each session of the run began, ISO 8601."""
+        return begun_at(self.run_dir)
 
     def finish(self, result: dict[str, Any], *, model: Path | None) -> None:
         """Complete the folder; ``result.json`` comes last, so that it stands for a whole run."""

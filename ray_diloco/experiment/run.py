@@ -20,8 +20,9 @@ from ray_diloco.experiment.final_model import fetch_if_elsewhere, model_here
 from ray_diloco.experiment.folders import held
 from ray_diloco.experiment.history import History, Session, read_history
 from ray_diloco.experiment.interruption import Interruption
+from ray_diloco.experiment.killed import with_ends
 from ray_diloco.experiment.launch import OpenStage, Stage, open_stage
-from ray_diloco.experiment.lives import crash_losses
+from ray_diloco.experiment.lives import NO_CRASH_LOSSES, crash_losses
 from ray_diloco.experiment.model_card import publish_card_if_possible
 from ray_diloco.experiment.preflight import expectations
 from ray_diloco.experiment.progress import NoProgress, Progress
@@ -36,7 +37,7 @@ from ray_diloco.experiment.result import Result, environment
 from ray_diloco.experiment.run_files import ALONE, STOP
 from ray_diloco.experiment.schema import Config, EngineName, Role
 from ray_diloco.experiment.session import session_numbers
-from ray_diloco.experiment.sessions import whole_run
+from ray_diloco.experiment.sessions import told_ranges, whole_run
 from ray_diloco.experiment.tracking.opening import tracking
 from ray_diloco.hub.settings import HubKind
 from ray_diloco.protocol.clock import MICROS_PER_SECOND, Clock
@@ -262,9 +263,14 @@ def _whole_run(
     config: Config, sessions: list[Session], ending: Ending, records: Records
 ) -> dict[str, Any]:
     accounts = ending.master.accounts if ending.master is not None else None
-    losses: dict[str, int] = {}
-    if any(each.get(name) for each in sessions for name in ("crashes", "restarts", "failures")):
-        losses = crash_losses(records.events(), accounts, fragments=config.diloco.fragments)
+    losses, signs = NO_CRASH_LOSSES, ("crashes", "restarts", "failures", "lives")
+    if any(each.get(name) for each in sessions for name in signs):
+        losses = crash_losses(
+            with_ends(records.events(), sessions, records.begun()),
+            accounts,
+            fragments=config.diloco.fragments,
+            told=told_ranges(sessions),
+        )
     return whole_run(
         sessions,
         evaluations=records.evaluations,

@@ -6,6 +6,7 @@ from typing import Any
 
 from ray_diloco.experiment.history import Session
 from ray_diloco.experiment.killed import TRAFFIC
+from ray_diloco.experiment.lives import CrashLosses
 from ray_diloco.experiment.session import OF_INCARNATION, OF_SESSION, finite
 from ray_diloco.protocol.clock import MICROS_PER_SECOND
 from ray_diloco.protocol.ranges import NO_STEPS, StepRanges
@@ -26,11 +27,11 @@ def whole_run(
     *,
     evaluations: Sequence[Event],
     rejections: Sequence[Event],
-    crash_losses: Mapping[str, int],
+    crash_losses: CrashLosses,
 ) -> dict[str, Any]:
     """``sessions``: all of them in order; of a killed one only what `killed` can tell.
-    ``evaluations``, ``rejections``: the events of all of them. ``crash_losses``: local steps that
-    were gone with a machine, by node.
+    ``evaluations``, ``rejections``: the events of all of them. ``crash_losses``: what was gone
+    with machines.
     """
     last = sessions[-1]
     told = [each for each in sessions if each["status"] != "killed"]
@@ -53,14 +54,26 @@ def whole_run(
         "rejected_deltas": len(refused) or sum(len(each["rejected"]) for each in nodes.values()),
         "rejected": refused,
         "evaluations": [_evaluation(each) for each in evaluations],
-        "dropped_local_steps": _steps(nodes, "dropped") + sum(crash_losses.values()),
-        "crash_losses": dict(crash_losses),
+        "dropped_local_steps": _steps(nodes, "dropped") + sum(crash_losses.lost.values()),
+        "crash_losses": crash_losses.lost,
+        "trained_again": crash_losses.trained_again,
         "unsent_local_steps": _steps(nodes, "unsent"),
         "unresolved_local_steps": _steps(nodes, "unresolved"),
         "skipped_boundaries": sum(each["skipped_boundaries"] for each in nodes.values()),
         "overflows": sum(each["overflows"] for each in nodes.values()),
         "nodes": nodes,
         "sessions": list(sessions),
+    }
+
+
+def told_ranges(sessions: Sequence[Session]) -> dict[tuple[str, str], StepRanges]:
+    """By node id and nonce, local steps that the last report of an incarnation tells of as not
+    merged.
+    """
+    return {
+        (node_id, numbers["nonce"]): _union([numbers[name] for name in _RANGES])
+        for session in sessions
+        for node_id, numbers in _reported(session)
     }
 
 

@@ -107,6 +107,8 @@ def _cell(name: str, value: Any) -> str:
 def _lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     checked = "" if numbers["range_sum"] != "ok" else ", every local step accounted for"
     lost = numbers["dropped_local_steps"] + numbers["unsent_local_steps"]
+    again = sum(numbers.get("trained_again", {}).values())
+    lost = f"{lost} steps lost" + (f", {again} trained again" if again else "")
     rounds = f"{numbers['outer_steps']} outer steps"
     if numbers["deltas_merged"] is not None:
         rounds += f", {numbers['deltas_merged']} deltas merged"
@@ -115,7 +117,7 @@ def _lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
         ("status", f"{numbers['status']}{checked}"),
         ("ended", _reasons(numbers["nodes"])),
         *([("eval loss", _losses(numbers))] if evaluated else []),
-        ("exchange", f"{rounds}, {numbers['rejected_deltas']} rejected, {lost} steps lost"),
+        ("exchange", f"{rounds}, {numbers['rejected_deltas']} rejected, {lost}"),
         ("traffic", _traffic(numbers)),
         ("training", _training(numbers)),
     ]

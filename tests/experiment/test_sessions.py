@@ -169,6 +169,38 @@ def test_what_died_in_a_session_that_was_killed_is_told_with_its_losses(play, re
     assert (numbers["crash_losses"], numbers["dropped_local_steps"]) == ({"n0": 5}, 5)
 
 
+class GoingOn(ScriptedEngine):
+    """Node n0 begins anew, as one does that has no checkpoint."""
+
+    def _events(self, now: int) -> tuple[dict, ...]:
+        begun = {"event": "node_started", "participant": "n0", "at": now}
+        again = begun | {"nonce": "nonce-n0", "first_step": 9, "resumed": None}
+        return (*([again] if self.looks == 1 else []), *super()._events(now))
+
+
+@pytest.mark.parametrize(
+    ("word", "steps", "tokens"),
+    [
+        ({"event": "node_failed", "local_step": 7, "tokens": 700}, 7, 700),
+        ({"event": "upload_started", "local_step": 5, "covers": "1-5", "tokens": 500}, 5, 500),
+    ],
+)
+def test_what_nobody_was_left_to_tell_of_is_lost_and_counts(
+    play, resume, tmp_path, word, steps, tokens
+):
+    with pytest.raises(KeyboardInterrupt):
+        play(engine=ScriptedEngine(on_look=interrupt))
+    events = tmp_path / "events.jsonl"
+    told = {**json.loads(events.read_text().splitlines()[-1]), "participant": "n0"}
+    begun = {"event": "node_started", "nonce": "first", "first_step": 0, "resumed": None}
+    with events.open("a") as file:
+        file.writelines(json.dumps(told | each) + "\n" for each in (begun, word))
+    numbers = resume(engine=GoingOn())
+    assert (numbers["crash_losses"], numbers["trained_again"]) == ({"n0": steps}, {})
+    assert numbers["nodes"]["n0"]["local_steps"] == 12 + steps
+    assert numbers["nodes"]["n0"]["tokens"] == 1200 + tokens
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [

@@ -4,6 +4,7 @@ Two kinds of one form: with every upload job, written by its lane before the fir
 between boundaries, written by the training thread.
 """
 
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +80,7 @@ class Saver:
         def fill(folder: Path) -> None:
             self._weights.save_snapshot(folder / LIVE)
             self._weights.save_baseline(folder / BASELINE)
-            torch.save(trainer, folder / TRAINER)
+            save_tensors(trainer, folder / TRAINER)
             link(self._exchange.delta_file, folder / DELTA)
 
         return lambda: shelf.save(self._facts(standing, snapshot=LIVE), fill)
@@ -109,7 +110,7 @@ class Saver:
         def fill(folder: Path) -> None:
             self._weights.save_live(folder / LIVE)
             self._weights.save_baseline(folder / BASELINE)
-            torch.save(_trainer_state(self._trainer, with_optimizer=True), folder / TRAINER)
+            save_tensors(_trainer_state(self._trainer, with_optimizer=True), folder / TRAINER)
             if standing.job is not None:
                 link(self._exchange.delta_file, folder / DELTA)
             if moves:
@@ -135,6 +136,34 @@ class Saver:
             snapshot=snapshot,
             standing=standing,
         )
+
+
+def save_tensors(state: dict[str, Any], path: Path) -> None:
+    """OSError when the disk does not take it, of which `torch.save` makes a RuntimeError."""
+    with _Written(path, "wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError:
+            if file.fault is not None:
+                raise file.fault from None
+            raise
+
+
+class _Written(io.FileIO):
+    """Remembers why it could not be written."""
+
+    fault: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.fault = error
+            raise
+        return size
 
 
 def restore(checkpoint: Checkpoint, *, trainer: Training, weights: Weights) -> None:

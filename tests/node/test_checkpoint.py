@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ray_diloco.errors import ConfigError, DiskError, disk_error
 from ray_diloco.node.actions import Job
 from ray_diloco.node.checkpoint import FACTS, CheckpointShelf, Facts, link
+from ray_diloco.node.saving import save_tensors
 from ray_diloco.node.settings import CheckpointSettings
 from ray_diloco.node.standing import Standing
 from ray_diloco.node.tally import Tally
@@ -193,6 +195,19 @@ def test_a_disk_fault_says_where_and_what_to_do():
         "node 'n0' cannot write to /state/n0/delta: No space left on device; "
         "make room and start again with run.resume"
     )
+
+
+def test_a_full_disk_is_told_as_such_when_torch_writes():
+    with pytest.raises(OSError, match="No space left") as full:
+        save_tensors({"weights": torch.zeros(10**5)}, Path("/dev/full"))
+    assert full.value.errno == errno.ENOSPC
+
+
+def test_what_torch_wrote_comes_back(tmp_path):
+    save_tensors({"weights": torch.arange(10**5), "count": 3}, tmp_path / "state")
+    found = torch.load(tmp_path / "state", weights_only=True)
+    assert found["count"] == 3
+    assert torch.equal(found["weights"], torch.arange(10**5))
 
 
 FULL_DISK = """\

@@ -84,6 +84,7 @@ class Node:
         self._has_name = False
         self._holder: NodeCard | None = None
         self._free_since = Micros(0)
+        self._uncounted = False
         self._start_from(0)
 
     def _start_from(self, first_step: int, claimed: Claimed | None = None) -> None:
@@ -147,10 +148,13 @@ class Node:
         try:
             yield
         except BaseException as error:
+            if self._uncounted and isinstance(error, Exception):
+                self._coordinator.local_step += 1  # it was trained, though nothing comes of it
             self._give_back_the_name(error)
             self._say("failed")
             if self._has_name and isinstance(error, Exception):
-                self._record("node_failed", local_step=self._coordinator.local_step)
+                told = {"local_step": self._coordinator.local_step, "tokens": self._trainer.tokens}
+                self._record("node_failed", **told)
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise disk_error(
                     f"node {self._node_id!r}", error, folder=self._exchange.state_dir
@@ -176,14 +180,14 @@ class Node:
         """
         self._performer.deliver()
         if report.stepped:
-            self._performer.perform(
-                self._coordinator.stepped(
-                    now=self._port.now(),
-                    tokens=report.tokens,
-                    loss=report.loss,
-                    may_send=self._exchange.may_send(),
-                )
+            actions = self._coordinator.stepped(
+                now=self._port.now(),
+                tokens=report.tokens,
+                loss=report.loss,
+                may_send=self._exchange.may_send(),
             )
+            self._uncounted = False
+            self._performer.perform(actions)
         self._performer.save_when_due()
         self._performer.beat_when_due()
         self._say("training")
@@ -276,6 +280,7 @@ class Node:
         report = self._trainer.step()
         self._port.after_step()
         self._account.stepped(report, began=self._free_since, ended=self._port.now())
+        self._uncounted = report.stepped
         return report
 
     def _quiet(self) -> tuple[int, Micros]:

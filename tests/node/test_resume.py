@@ -1,5 +1,7 @@
 """A node that was cut off goes on as if nothing had happened, by the rules of the protocol."""
 
+import errno
+import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -23,8 +25,9 @@ from node_scene import (
 )
 from safetensors.torch import load
 
-from ray_diloco.errors import QuotaExceeded
+from ray_diloco.errors import DiskError, QuotaExceeded
 from ray_diloco.hub.memory import MemoryRepository
+from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.delta_card import DeltaCard
 from ray_diloco.protocol.paths import parse_delta_path
 from ray_diloco.tensors.safetensors_header import parse_header
@@ -237,6 +240,28 @@ def test_without_a_checkpoint_the_steps_of_the_name_count_towards_the_limit(tmp_
     second = begin(repository, tmp_path, nonce="second", steps=20, resume=True, takeover=True)
     report = second.node.run()
     assert (report.nonce, report.first_step, report.local_steps) == ("second", 12, 12)
+
+
+class FullDisk(Weights):
+    """No checkpoint of theirs fits."""
+
+    def save_baseline(self, path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def test_a_step_that_was_trained_when_the_disk_gave_out_counts(tmp_path):
+    """The upload after step 4 runs on beside step 5."""
+    beside = replace(SETTINGS, async_delta_upload=True, async_global_poll=True)
+    repository = repository_with()
+    first = begin(repository, tmp_path, settings=beside, weights_type=FullDisk)
+    with pytest.raises(DiskError, match="No space left on device; make room"):
+        first.node.run()
+    (failed,) = first.of("node_failed")
+    status = first.node.status()
+    assert (failed["local_step"], status.local_step, first.trainer.local_step) == (5, 5, 5)
+    assert failed["tokens"] == status.tokens == first.trainer.tokens
+    report = begin(repository, tmp_path, nonce="second", resume=True).node.run()
+    assert (report.first_step, report.local_steps) == (5, 19)
 
 
 def test_an_older_global_never_rolls_a_restarted_node_back(tmp_path):

@@ -57,9 +57,9 @@ def killed_session(run_dir: Path, number: int, begun: Sequence[str]) -> dict[str
 def with_ends(
     events: Iterable[Event], sessions: Sequence[dict[str, Any]], begun: Sequence[str]
 ) -> Iterator[Event]:
-    """The events of a whole run, and after those of each session that was killed a ``node_failed``
-    for each of its incarnations: who was killed could not say so. ``begun``: as `killed_session`
-    has it.
+    """The events of a whole run, and after those of each session that was killed one that says
+    so, and a ``node_failed`` for each of its incarnations, which could not say so themselves.
+    ``begun``: as `killed_session` has it.
     """
     over = 0
     for event in events:
@@ -71,6 +71,8 @@ def with_ends(
 
 
 def _ends(session: dict[str, Any]) -> Iterator[Event]:
+    if session["status"] == "killed":
+        yield {"event": "session_killed"}
     for life in session.get("lives", ()):
         if "local_step" in life:
             told = {name: life[name] for name in ("nonce", "local_step")}

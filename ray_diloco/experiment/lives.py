@@ -69,6 +69,8 @@ def crash_losses(
                 lives.stop(event)
             case "crashed" | "node_failed":
                 lives.end(event)
+            case "session_killed":
+                lives.lose_records()
             case _:
                 pass
     return lives.losses()
@@ -84,6 +86,11 @@ class _Lives:
         self._lost: Counter[str] = Counter()
         self._again: Counter[str] = Counter()
         self._newest: dict[str, _Incarnation] = {}
+        self._records_lost = False
+
+    def lose_records(self) -> None:
+        """Incarnations may have been of which no event tells."""
+        self._records_lost = True
 
     def begin(self, event: Event) -> None:
         node, resumed = event["participant"], event["resumed"]
@@ -96,6 +103,9 @@ class _Lives:
             return
         if before is not None:
             self._count(node, before)
+        if self._records_lost:
+            known = before.furthest if before is not None else 0
+            self._lost[node] += self._untold(node, known + 1, event.get("left_at", 0))
         first = event["first_step"]
         self._newest[node] = _Incarnation(event["nonce"], first, first, first)
 
@@ -142,11 +152,22 @@ class _Lives:
         if self._accounts is None:
             return 0
         account = self._accounts.get(node_id, {}).get(incarnation.nonce, {})
-        trained = StepRanges.of(incarnation.first_step + 1, incarnation.furthest)
-        gone = cells_of_all(trained, self._fragments)
-        for name in ("merged", "rejected"):
-            gone = gone.minus(StepRanges.parse(account.get(name, "")))
-        return len(steps_of(gone).minus(self._told.get((node_id, incarnation.nonce), NO_STEPS)))
+        gone = self._gone(incarnation.first_step + 1, incarnation.furthest, [account])
+        return len(gone.minus(self._told.get((node_id, incarnation.nonce), NO_STEPS)))
+
+    def _untold(self, node_id: str, first: int, last: int) -> int:
+        """Steps that nobody told of but the claim of the name, under whatever nonce."""
+        if self._accounts is None:
+            return 0
+        return len(self._gone(first, last, self._accounts.get(node_id, {}).values()))
+
+    def _gone(self, first: int, last: int, accounts: Iterable[Mapping[str, Any]]) -> StepRanges:
+        """Those of the steps that no account has."""
+        gone = cells_of_all(StepRanges.of(first, last), self._fragments)
+        for account in accounts:
+            for name in ("merged", "rejected"):
+                gone = gone.minus(StepRanges.parse(account.get(name, "")))
+        return steps_of(gone)
 
 
 def _some(counts: Counter[str]) -> dict[str, int]:

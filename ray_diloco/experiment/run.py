@@ -263,8 +263,10 @@ def _whole_run(
     config: Config, sessions: list[Session], ending: Ending, records: Records
 ) -> dict[str, Any]:
     accounts = ending.master.accounts if ending.master is not None else None
-    losses, signs = NO_CRASH_LOSSES, ("crashes", "restarts", "failures", "lives")
-    if any(each.get(name) for each in sessions for name in signs):
+    losses, signs = NO_CRASH_LOSSES, ("crashes", "restarts", "failures")
+    if any(
+        each["status"] == "killed" or any(each.get(name) for name in signs) for each in sessions
+    ):
         losses = crash_losses(
             with_ends(records.events(), sessions, records.begun()),
             accounts,

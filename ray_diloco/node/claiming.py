@@ -40,8 +40,10 @@ class Claimed:
     ``continues``: under the nonce of our checkpoint. ``reached``: the last local step that was ever
     used under the name, as far as is known; ``used``: the same, with room for a commit that is
     still on its way; ``own``: the highest number of a delta that the repository knows of the
-    nonce that continues. ``forerunners``: nonces that had the name before. ``publication_id``: of
-    the global that was there; ``stop``: why the run was over by then, None while it goes on.
+    nonce that continues. ``left_at``: the last local step of which the claim before ours spoke, if
+    that was made in the same run; else 0. ``forerunners``: nonces that had the name before.
+    ``publication_id``: of the global that was there; ``stop``: why the run was over by then, None
+    while it goes on.
     """
 
     nonce: str
@@ -49,6 +51,7 @@ class Claimed:
     reached: int
     used: int
     own: int
+    left_at: int
     forerunners: frozenset[str]
     publication_id: str | None
     stop: str | None
@@ -118,6 +121,7 @@ class Claim:
             reached=found.highest,
             used=found.highest + gap,
             own=found.highest_of(nonce) if continues else 0,
+            left_at=claim.last_local_step if claim and claim.run_id == (run_id or None) else 0,
             forerunners=forerunners,
             publication_id=found.card.publication_id if found.card is not None else None,
             stop=found.card.stop if found.card is not None else None,

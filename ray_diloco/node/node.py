@@ -238,7 +238,11 @@ class Node:
                 self._trainer.local_step = claimed.reached
         resumed = self._coordinator.local_step if kept is not None and claimed.continues else None
         self._record(
-            "node_started", nonce=self._nonce, first_step=self._first_step, resumed=resumed
+            "node_started",
+            nonce=self._nonce,
+            first_step=self._first_step,
+            resumed=resumed,
+            left_at=claimed.left_at,
         )
         if kept is not None and not claimed.continues:
             unsent = str(kept.facts.standing.unsent_cells)

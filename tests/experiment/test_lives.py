@@ -48,6 +48,13 @@ def test_what_is_lost_in_the_end_is_lost_once_however_often_it_was_trained():
     assert crash_losses(events, ACCOUNTS) == CrashLosses({"n0": 15}, {"n0": 3})
 
 
+def test_what_only_the_claim_of_the_name_tells_of_is_lost_when_the_records_are():
+    accounts = {"n0": {"unknown": {"merged": "1-4"}, "second": {"merged": "7-60"}}}
+    events = [started("second", first_step=6) | {"left_at": 6}, ended("node_stopping", 60)]
+    assert crash_losses([{"event": "session_killed"}, *events], accounts).lost == {"n0": 2}
+    assert crash_losses(events, accounts).lost == {}  # the name is from before the run
+
+
 def test_what_a_report_tells_of_is_not_lost_once_more():
     events = [started("first"), ended("node_stopping", 20), started("first", resumed=20)]
     events += [ended("crashed", 25), started("second", first_step=10)]

@@ -11,28 +11,25 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import httpx2
 from huggingface_hub import (
-    CommitOperationAdd,
     CommitOperationDelete,
     get_session,
     hf_hub_url,
 )
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.lfs import lfs_upload, post_lfs_batch_info
 
 from ray_diloco.errors import (
     ContentError,
     EntryMissing,
-    HubError,
     TransientHubError,
 )
 from ray_diloco.hub.arrival import receive
-from ray_diloco.hub.digest import git_blob_id, is_large
+from ray_diloco.hub.blobs import Blobs, operation_of
+from ray_diloco.hub.digest import git_blob_id
 from ray_diloco.hub.door import HubDoor
-from ray_diloco.hub.faults import Asked, fault_of_status
 from ray_diloco.hub.repository import Addition, FileEntry, FileHead, Traffic
 from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.transport import Timeouts
@@ -58,7 +55,7 @@ class HubRepository:
         self._door = HubDoor(endpoint=endpoint, token=token, timeouts=timeouts)
         self._repo_id = repo_id
         self._branch = branch
-        self._staged: set[str] = set()
+        self._blobs = Blobs(self._door, repo_id=repo_id, branch=branch)
         self._tip = ""
 
     @property
@@ -136,15 +133,7 @@ class HubRepository:
         return self._stream(path, commit, write, seconds=self._door.timeouts.transfer)
 
     def stage(self, additions: Sequence[Addition]) -> None:
-        operations = {
-            operation.upload_info.sha256.hex(): operation
-            for operation in map(_operation, additions)
-            if operation._upload_mode == "lfs"
-        }
-        missing = {oid: operations[oid] for oid in operations if oid not in self._staged}
-        if missing:
-            self._door.ask(lambda: self._upload(missing), seconds=self._door.timeouts.transfer)
-            self._staged.update(missing)
+        self._blobs.stage(additions)
 
     def commit(
         self,
@@ -182,7 +171,7 @@ class HubRepository:
         parent: str | None,
     ) -> str:
         """Send the commit once, as one request: its blobs are staged."""
-        adding = [_operation(addition) for addition in additions]
+        adding = [operation_of(addition) for addition in additions]
         for operation in adding:
             operation._is_uploaded = operation._upload_mode == "lfs"
         removing = [CommitOperationDelete(path, is_folder=False) for path in deletions]
@@ -200,50 +189,13 @@ class HubRepository:
                 )
             )
         except TransientHubError:
-            self._forget_staged(adding)
+            self._blobs.forget(adding)
             raise
         small = sum(op.upload_info.size for op in adding if op._upload_mode == "regular")
         self._door.count(up=small, commits=int(info.oid != self._tip))
         self._tip = info.oid
-        self._forget_staged(adding)
+        self._blobs.forget(adding)
         return info.oid
-
-    def _forget_staged(self, operations: Iterable[CommitOperationAdd]) -> None:
-        """The hub may drop a blob that no commit names: ask again the next time."""
-        self._staged.difference_update(op.upload_info.sha256.hex() for op in operations)
-
-    def _upload(self, operations: dict[str, CommitOperationAdd]) -> None:
-        """Send the blobs that the hub does not have yet, one after the other, in this thread."""
-        headers = self._door.headers
-        token = cast(str, self._door.plain_token)
-        actions, refused, _ = post_lfs_batch_info(
-            upload_infos=[operation.upload_info for operation in operations.values()],
-            token=token,
-            repo_type="model",
-            repo_id=self._repo_id,
-            revision=quote(self._branch, safe=""),
-            endpoint=self._door.endpoint,
-            headers=headers,
-        )
-        for problem in refused:
-            raise self._upload_fault(problem["error"])
-        for action in actions:
-            operation = operations[action["oid"]]
-            if action.get("actions"):
-                with operation.as_file() as file:
-                    operation.path_or_fileobj = file  # an open file has no progress bar
-                    lfs_upload(operation, action, token, headers, self._door.endpoint)
-                self._door.count(up=operation.upload_info.size)
-
-    def _upload_fault(self, error: dict[str, Any]) -> HubError:
-        asked = Asked(
-            host=self._door.endpoint,
-            method="upload",
-            path=self._repo_id,
-            changes_branch=False,
-            signed=False,
-        )
-        return fault_of_status(error["code"], {}, error["message"], asked)
 
     def _paths_info(
         self, paths: Sequence[str], revision: str, *, expand: bool = False
@@ -306,20 +258,6 @@ def _file_head(response: httpx2.Response) -> FileHead | None:
     if commit is None or etag is None or size is None:
         return None
     return FileHead(commit=commit, etag=etag.removeprefix("W/").strip('"'), size=int(size))
-
-
-def _operation(addition: Addition) -> CommitOperationAdd:
-    """A new operation for each attempt; its mode is set, so that the hub is not asked for it."""
-    source = addition.source
-    operation = CommitOperationAdd(
-        addition.path, source if isinstance(source, bytes) else str(source)
-    )
-    if addition.sha256 is not None and not isinstance(source, bytes):
-        operation.upload_info.sha256 = bytes.fromhex(addition.sha256)
-    large = is_large(addition.path) and operation.upload_info.size > 0
-    operation._upload_mode = "lfs" if large else "regular"
-    operation._should_ignore = False
-    return operation
 
 
 def _entry(file: RepoFile) -> FileEntry:

@@ -18,10 +18,11 @@ from ray_diloco.node.actions import (
     StartUpload,
 )
 from ray_diloco.node.coordinator import Coordinator
-from ray_diloco.node.exchange import Exchange, Uploaded
+from ray_diloco.node.exchange import Exchange
 from ray_diloco.node.polling import Polled
 from ray_diloco.node.saving import Saver
 from ray_diloco.node.training import Training
+from ray_diloco.node.uploading import Uploaded
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import LaneOutcome, Port
 from ray_diloco.protocol.run import Recorder

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ray_diloco.hub.repository import Traffic
-from ray_diloco.master.outer_loop import OuterLoop, Publication, Refusal
+from ray_diloco.master.outer_loop import OuterLoop
+from ray_diloco.master.publication import Publication, Refusal
 from ray_diloco.protocol.clock import MICROS_PER_SECOND, Micros
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.ledger import Ledger

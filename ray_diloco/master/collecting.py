@@ -20,7 +20,8 @@ from ray_diloco.hub.repository import FileEntry, Repository
 from ray_diloco.hub.signature import Trust
 from ray_diloco.master.aggregation import FetchedDelta
 from ray_diloco.master.listing import Look, key_of
-from ray_diloco.master.outer_loop import Candidate, OuterLoop
+from ray_diloco.master.outer_loop import OuterLoop
+from ray_diloco.master.publication import Candidate
 from ray_diloco.master.validation import Acceptance, card_in, check_file
 from ray_diloco.protocol.clock import Effect, Transfer
 from ray_diloco.protocol.node_card import NodeCard

@@ -17,18 +17,15 @@ from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Repository
 from ray_diloco.hub.signature import Signer, Trust
 from ray_diloco.master.account import Account
-from ray_diloco.master.collecting import Collector
 from ray_diloco.master.evaluating import EVALUATE, Evaluations
 from ray_diloco.master.evaluator import Evaluator
 from ray_diloco.master.heart import Heart
+from ray_diloco.master.means import Means
 from ray_diloco.master.opening import Opening
 from ray_diloco.master.outer_loop import OuterLoop
-from ray_diloco.master.outer_optimizer import OuterOptimizer
-from ray_diloco.master.publishing import MOST_CONFLICTS, Publisher, SupersededError
-from ray_diloco.master.recovery import Opened, Recovery
-from ray_diloco.master.rounds import Means, Rounds
-from ray_diloco.master.shelf import Shelf
-from ray_diloco.master.squashing import Squasher
+from ray_diloco.master.publishing import MOST_CONFLICTS, SupersededError
+from ray_diloco.master.recovery import Opened
+from ray_diloco.master.rounds import Rounds
 from ray_diloco.master.standby import watch
 from ray_diloco.protocol.clock import Effect, Idle, Lane, LaneOutcome, Micros, Port, micros
 from ray_diloco.protocol.run import MasterReport, MasterStatus, Recorder, RunIdentity, RunLimits
@@ -89,8 +86,6 @@ class Master:
         self._standby = standby
         self._initial = initial
         self._repository = repository
-        self._signer = signer
-        self._trust = trust
         self._retry = retry
         self._port = port
         self._record = record
@@ -100,7 +95,23 @@ class Master:
         self._evaluations = Evaluations(
             evaluator, port=port, account=self._account, record=record, takes=self._work_time
         )
-        self._means = self._gather(schema, squash_every, commits_per_hour)
+        self._means = Means.of(
+            settings,
+            schema=schema,
+            nodes=len(expected),
+            master_id=master_id,
+            repository=repository,
+            retry=retry,
+            port=port,
+            record=record,
+            account=self._account,
+            state_dir=state_dir,
+            commits_per_hour=commits_per_hour,
+            squash_every=squash_every,
+            signer=signer,
+            trust=trust,
+            merge_time=self._work_time,
+        )
         self._opening = Opening(
             repository,
             retry,
@@ -117,46 +128,6 @@ class Master:
         self._stop_asked: str | None = None
         self._leaves_at: Micros | None = None
         self._lost: set[str] = set()
-
-    def _gather(
-        self, schema: StateSchema, squash_every: int, commits_per_hour: int | None
-    ) -> Means:
-        repository, retry, port = self._repository, self._retry, self._port
-        optimizer = OuterOptimizer.of(self._settings, nodes=len(self._expected))
-        shelf = Shelf(self._state_dir / "globals")
-        collector = Collector(repository, retry, self._state_dir / "deltas", trust=self._trust)
-        return Means(
-            settings=self._settings,
-            schema=schema,
-            optimizer=optimizer,
-            repository=repository,
-            retry=retry,
-            collector=collector,
-            publisher=Publisher(
-                repository,
-                retry,
-                port,
-                master_id=self._master_id,
-                commits_per_hour=commits_per_hour,
-                signer=self._signer,
-            ),
-            recovery=Recovery(
-                repository,
-                retry,
-                settings=self._settings,
-                schema=schema,
-                optimizer=optimizer,
-                shelf=shelf,
-                collector=collector,
-                trust=self._trust,
-            ),
-            squasher=Squasher(repository, retry, every=squash_every),
-            shelf=shelf,
-            account=self._account,
-            clock=port,
-            record=self._record,
-            merge_time=self._work_time,
-        )
 
     # -- from other threads ------------------------------------------------------------------------
 

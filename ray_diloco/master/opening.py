@@ -9,9 +9,10 @@ from ray_diloco.errors import GlobalError
 from ray_diloco.hub.cards import check_same_run, read_card
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Repository
-from ray_diloco.master.outer_loop import OuterLoop, Publication
+from ray_diloco.master.outer_loop import OuterLoop
 from ray_diloco.master.outer_optimizer import OuterOptimizer
 from ray_diloco.master.outer_state import GlobalFiles
+from ray_diloco.master.publication import Publication
 from ray_diloco.master.publishing import Publisher, superseded
 from ray_diloco.master.recovery import Opened, Recovery
 from ray_diloco.master.round_files import write_first_global

@@ -17,7 +17,8 @@ from ray_diloco.hub.limits import Share, master_share
 from ray_diloco.hub.patience import Retry
 from ray_diloco.hub.repository import Addition, Repository
 from ray_diloco.hub.signature import Signer
-from ray_diloco.master.outer_loop import OuterLoop, Publication
+from ray_diloco.master.outer_loop import OuterLoop
+from ray_diloco.master.publication import Publication
 from ray_diloco.protocol.clock import Access, Clock, Effect, Sleep, Transfer
 from ray_diloco.protocol.global_card import GlobalCard
 from ray_diloco.protocol.paths import CARD_PATH, MODEL_PATH, STATE_PATH, fragment_path

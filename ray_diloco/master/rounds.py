@@ -2,59 +2,30 @@
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ray_diloco.errors import RevisionMissing
 from ray_diloco.hub.cards import read_card
 from ray_diloco.hub.digest import git_blob_id
-from ray_diloco.hub.patience import Retry
-from ray_diloco.hub.repository import FileEntry, Repository
-from ray_diloco.master.account import Account
+from ray_diloco.hub.repository import FileEntry
 from ray_diloco.master.aggregation import FetchedDelta
-from ray_diloco.master.collecting import Collector
 from ray_diloco.master.listing import deltas_in
+from ray_diloco.master.means import Means
 from ray_diloco.master.merging import merge_at
-from ray_diloco.master.outer_loop import Candidate, OuterLoop, Publication
-from ray_diloco.master.outer_optimizer import OuterOptimizer
+from ray_diloco.master.outer_loop import OuterLoop
 from ray_diloco.master.outer_state import GlobalFiles
-from ray_diloco.master.publishing import NO_PARTS, Parts, Publisher, superseded
-from ray_diloco.master.recovery import Opened, Recovery
+from ray_diloco.master.publication import Candidate, Publication
+from ray_diloco.master.publishing import NO_PARTS, Parts, superseded
+from ray_diloco.master.recovery import Opened
 from ray_diloco.master.round_files import DescribeState, Merge, Round, aggregate_and_step, restate
 from ray_diloco.master.round_memory import Memory
-from ray_diloco.master.shelf import Shelf
-from ray_diloco.master.squashing import Squasher
 from ray_diloco.master.validation import Acceptance, NormLimits
-from ray_diloco.protocol.clock import Clock, Compute, Effect, Micros, micros
+from ray_diloco.protocol.clock import Compute, Effect, Micros, micros
 from ray_diloco.protocol.paths import CARD_PATH
-from ray_diloco.protocol.run import Recorder
-from ray_diloco.protocol.settings import DilocoSettings
 from ray_diloco.protocol.staleness import staleness
 from ray_diloco.tensors.safetensors_writer import WrittenFile
-from ray_diloco.tensors.schema import StateSchema
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What all rounds of a master work with."""
-
-    settings: DilocoSettings
-    schema: StateSchema
-    optimizer: OuterOptimizer
-    repository: Repository
-    retry: Retry
-    collector: Collector
-    publisher: Publisher
-    recovery: Recovery
-    squasher: Squasher
-    shelf: Shelf
-    account: Account
-    clock: Clock
-    record: Recorder
-    merge_time: Micros
-    """What the arithmetic of a round takes in virtual time."""
 
 
 class Rounds:

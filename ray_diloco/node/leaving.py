@@ -1,11 +1,14 @@
-"""A node that trains no more: the rest is sent, and one lane at a time is waited for."""
+"""A node that trains no more: the rest is sent, a goodbye said, a lane at a time waited for."""
 
 from collections.abc import Callable
 from typing import Any
 
 from ray_diloco.node.coordinator import Coordinator
+from ray_diloco.node.exchange import Exchange
 from ray_diloco.node.performer import Performer
 from ray_diloco.protocol.clock import Lane, Micros, Port
+
+DEPART = "depart"
 
 
 class LaneUnfinished(Exception):
@@ -34,6 +37,17 @@ def finish_lane(
                 return outcome.value
         port.wait(deadline)
     raise LaneUnfinished(name)
+
+
+def say_goodbye(exchange: Exchange, port: Port, *, last_local_step: int, patience: Micros) -> bool:
+    """Say that the node is done; False when there was not time enough."""
+    deadline = Micros(port.now() + patience)
+    depart = exchange.depart(last_local_step=last_local_step)
+    try:
+        finish_lane(port, DEPART, depart, deadline=deadline)
+    except LaneUnfinished:
+        return False
+    return True
 
 
 def send_the_rest(

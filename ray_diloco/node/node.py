@@ -21,11 +21,12 @@ from ray_diloco.node.checkpoint import Checkpoint, Keeping
 from ray_diloco.node.claiming import Claimed, in_use
 from ray_diloco.node.coordinator import Coordinator
 from ray_diloco.node.exchange import Exchange
-from ray_diloco.node.leaving import LaneUnfinished, finish_lane, send_the_rest
+from ray_diloco.node.leaving import LaneUnfinished, finish_lane, say_goodbye, send_the_rest
 from ray_diloco.node.performer import Performer
 from ray_diloco.node.saving import DELTA, Saver, restore
 from ray_diloco.node.silence import Silence, never_silent
 from ray_diloco.node.training import StepReport, Training
+from ray_diloco.node.waiting import Waiting
 from ray_diloco.node.weights import Weights
 from ray_diloco.protocol.clock import Micros, Port, micros
 from ray_diloco.protocol.limits import reason_to_stop
@@ -35,7 +36,7 @@ from ray_diloco.protocol.settings import DilocoSettings
 
 logger = logging.getLogger(__name__)
 
-CLAIM, DEPART = "claim", "depart"
+CLAIM = "claim"
 FAREWELL_SECONDS = 5.0
 
 
@@ -84,7 +85,6 @@ class Node:
         self._has_name = False
         self._holder: NodeCard | None = None
         self._free_since = Micros(0)
-        self._uncounted = False
         self._start_from(0)
 
     def _start_from(self, first_step: int, claimed: Claimed | None = None) -> None:
@@ -148,8 +148,6 @@ class Node:
         try:
             yield
         except BaseException as error:
-            if self._uncounted and isinstance(error, Exception):
-                self._coordinator.local_step += 1  # it was trained, though nothing comes of it
             self._give_back_the_name(error)
             self._say("failed")
             if self._has_name and isinstance(error, Exception):
@@ -178,16 +176,20 @@ class Node:
         """What one call of the trainer means for the exchange: all that happens between this step
         and the next, waiting included.
         """
-        self._performer.deliver()
+        try:
+            self._performer.deliver()
+        except Exception:
+            self._coordinator.local_step += report.stepped  # trained, though nothing comes of it
+            raise
         if report.stepped:
-            actions = self._coordinator.stepped(
-                now=self._port.now(),
-                tokens=report.tokens,
-                loss=report.loss,
-                may_send=self._exchange.may_send(),
+            self._performer.perform(
+                self._coordinator.stepped(
+                    now=self._port.now(),
+                    tokens=report.tokens,
+                    loss=report.loss,
+                    may_send=self._exchange.may_send(),
+                )
             )
-            self._uncounted = False
-            self._performer.perform(actions)
         self._performer.save_when_due()
         self._performer.beat_when_due()
         self._say("training")
@@ -284,7 +286,6 @@ class Node:
         report = self._trainer.step()
         self._port.after_step()
         self._account.stepped(report, began=self._free_since, ended=self._port.now())
-        self._uncounted = report.stepped
         return report
 
     def _quiet(self) -> tuple[int, Micros]:
@@ -311,48 +312,25 @@ class Node:
 
     def _await_permission(self) -> None:
         """Wait until the coordinator lets the node train, or the run is over."""
-        coordinator, began = self._coordinator, self._port.now()
-        while coordinator.waits_for is not None and self.reason_to_stop() is None:
-            self._performer.perform(coordinator.settle(now=self._port.now()))
-            if coordinator.waits_for is None:
-                break
+        waiting = Waiting(
+            self._coordinator,
+            self._performer,
+            self._exchange,
+            self._port,
+            settings=self._settings,
+            max_seconds=self._limits.max_seconds,
+        )
+        while self.reason_to_stop() is None and not waiting.is_over():
             self._say("waiting")
-            self._check_patience(began)
-            if coordinator.waits_for == "merge":
-                self._performer.beat_when_due()
-            self._port.wait(self._next_look(began))
-            self._performer.deliver()
-        if self._port.now() > began:
-            self._record("waited", began=began)
-
-    def _next_look(self, began: Micros) -> Micros | None:
-        """How long to wait for a lane to end, at most. While a poll is under way, the time of the
-        next one, which may be over already, does not count.
-        """
-        coordinator = self._coordinator
-        match coordinator.waits_for:
-            case "global":
-                ends = Micros(began + micros(self._settings.bootstrap_timeout))
-            case "merge":
-                ends = self._next_sign()
-            case _:
-                return None
-        return ends if coordinator.polling else min(coordinator.next_poll, ends)
-
-    def _next_sign(self) -> Micros:
-        """When a node that waits for a merge shows that it lives, or ends."""
-        due, most = self._exchange.beat_due, self._limits.max_seconds
-        if self._performer.beating or self._coordinator.uploading:
-            due = Micros(self._port.now() + micros(self._settings.node_timeout))
-        return due if most is None else min(due, micros(most))
-
-    def _check_patience(self, began: Micros) -> None:
-        patience = self._settings.bootstrap_timeout
-        if self._coordinator.waits_for == "global" and self._port.now() - began >= micros(patience):
-            raise TrainingError(
-                f"node {self._node_id!r} found no global model on {self._repository.repo_id} "
-                f"within diloco.bootstrap_timeout={patience} s; expected a master that runs there"
-            )
+            if waiting.too_long():
+                raise TrainingError(
+                    f"node {self._node_id!r} found no global model on {self._repository.repo_id} "
+                    f"within diloco.bootstrap_timeout={self._settings.bootstrap_timeout} s; "
+                    "expected a master that runs there"
+                )
+            waiting.wait()
+        if self._port.now() > waiting.began:
+            self._record("waited", began=waiting.began)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -367,10 +345,8 @@ class Node:
         self._say_goodbye(patience)
 
     def _say_goodbye(self, patience: Micros) -> None:
-        depart = self._exchange.depart(last_local_step=self._coordinator.local_step)
-        try:
-            finish_lane(self._port, DEPART, depart, deadline=Micros(self._port.now() + patience))
-        except LaneUnfinished:
+        last = self._coordinator.local_step
+        if not say_goodbye(self._exchange, self._port, last_local_step=last, patience=patience):
             logger.warning("%s: could not say in time that it ends", self._node_id)
 
     def _give_back_the_name(self, error: BaseException) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from scalar_hub import DeltaFile, FakeHub, Published, State, plus
 
 from ray_diloco.hub.repository import FileEntry
-from ray_diloco.master.outer_loop import Candidate, OuterLoop, Publication
+from ray_diloco.master.outer_loop import OuterLoop
+from ray_diloco.master.publication import Candidate, Publication
 from ray_diloco.protocol.clock import Micros
 
 

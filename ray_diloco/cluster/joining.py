@@ -161,6 +161,7 @@ def join(
     ConfigError for what cannot be used, NodeInUseError for a name that is, PermanentHubError for a
     hub that does not let one in, TrainingError when no global came within ``bootstrap_timeout``.
     """
+    require_module(model)
     check_kind("repo_id", repo_id, str)
     check_kind("node_id", node_id, str)
     if not is_node_id(node_id):
@@ -204,6 +205,12 @@ def exchange_settings(**chosen: Any) -> DilocoSettings:
     check_kinds("diloco", settings)
     settings.check()
     return settings
+
+
+def require_module(model: Any) -> None:
+    """ConfigError for anything but a module that was made."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", repr(model), "expected a torch.nn.Module")
 
 
 def hub_settings(hub: HubSettings | None, endpoint: str | None) -> HubSettings:

@@ -14,7 +14,12 @@ from typing import Any
 from torch import nn
 
 from ray_diloco.cluster.hub_service import enter_hub, require_own_run
-from ray_diloco.cluster.joining import exchange_settings, hub_settings, own_folder
+from ray_diloco.cluster.joining import (
+    exchange_settings,
+    hub_settings,
+    own_folder,
+    require_module,
+)
 from ray_diloco.errors import ConfigError, RayDilocoError
 from ray_diloco.hub.connect import connect
 from ray_diloco.hub.limits import policy_of
@@ -23,7 +28,6 @@ from ray_diloco.hub.secret import Secret
 from ray_diloco.hub.settings import HubSettings
 from ray_diloco.master.evaluator import Evaluator
 from ray_diloco.master.master import Master
-from ray_diloco.node.own_loop import require_module
 from ray_diloco.protocol.kinds import check_kind
 from ray_diloco.protocol.rules import RULE_SETTINGS, check_for_nodes
 from ray_diloco.protocol.run import MasterReport, MasterStatus, RunIdentity, RunLimits

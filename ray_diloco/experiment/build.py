@@ -15,7 +15,7 @@ from ray_diloco.cluster.settings import master_id, node_ids, node_profiles
 from ray_diloco.errors import ConfigError
 from ray_diloco.experiment.legible import is_file_in, settings_of
 from ray_diloco.experiment.reading import to_plain
-from ray_diloco.experiment.run_files import CONFIG
+from ray_diloco.experiment.run_files import CONFIG, STATE
 from ray_diloco.experiment.schema import Config, EngineName, Role, TimeKind
 from ray_diloco.hub.settings import HubKind
 from ray_diloco.master.plan import MasterPlan
@@ -172,7 +172,7 @@ def leader_here(config: Config) -> str | None:
 def state_folder(config: Config, run_dir: Path) -> Path:
     """Where participants keep what they resume from, a folder each."""
     chosen = config.diloco.state_dir
-    return (Path(chosen).expanduser() if chosen else run_dir / "state").absolute()
+    return (Path(chosen).expanduser() if chosen else run_dir / STATE).absolute()
 
 
 def _node_plans(config: Config, shared: dict[str, Any], state: Path) -> tuple[NodePlan, ...]:

@@ -20,10 +20,9 @@ Session = dict[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """``sessions``: of each its numbers; of one that was killed what its events and its last status
-    tell.
-    ``evaluations``, ``rejections``: the events of all of them. ``ended_at``: the run's time, in
-    microseconds, up to which anything is known. ``published``: a global was. ``result``: what the
-    last one left, None when it was killed.
+    tell. ``evaluations``, ``rejections``: the events of all of them. ``ended_at``: the run's time,
+    in microseconds, up to which anything is known. ``published``: a global was. ``result``: what
+    the last one left, None when it was killed.
     """
 
     sessions: tuple[Session, ...] = ()

@@ -19,8 +19,7 @@ TRAFFIC = ("bytes_up", "bytes_down", "requests", "commits")
 
 def killed_session(run_dir: Path, number: int, begun: Sequence[str]) -> dict[str, Any]:
     """Deltas, deaths and time up to its last event, traffic up to its last status, and of each
-    incarnation the most that either tells. ``begun``: when
-    each session of the run began, ISO 8601.
+    incarnation the most that either tells. ``begun``: when each session of the run began, ISO 8601.
     """
     began = begun[number - 1]
     ended = begun[number] if number < len(begun) else None

@@ -150,7 +150,7 @@ def starting(run_dir: Path) -> Generator[None, None, None]:
     """While a run starts and lasts: its folder says so until the records begin. What a start has
     left that was killed before goes with its repository, since nobody has heard of it.
     """
-    mark = run_dir / STARTING
+    mark, made = run_dir / STARTING, not run_dir.exists()
     if not (run_dir / EVENTS).exists():
         if mark.exists() and (run_dir / HUB).exists():
             shutil.rmtree(run_dir / HUB)
@@ -162,8 +162,9 @@ def starting(run_dir: Path) -> Generator[None, None, None]:
     finally:
         if not (run_dir / HUB).exists():
             mark.unlink(missing_ok=True)
-            with suppress(OSError):  # it holds something
-                run_dir.rmdir()
+            if made:
+                with suppress(OSError):  # it holds something by now
+                    run_dir.rmdir()
 
 
 def evaluation_events(report: MasterReport, participant: str) -> list[Event]:

@@ -26,12 +26,7 @@ from ray_diloco.experiment.lives import NO_CRASH_LOSSES, crash_losses
 from ray_diloco.experiment.model_card import publish_card_if_possible
 from ray_diloco.experiment.preflight import expectations
 from ray_diloco.experiment.progress import NoProgress, Progress
-from ray_diloco.experiment.records import (
-    Records,
-    evaluation_events,
-    require_free,
-    starting,
-)
+from ray_diloco.experiment.records import Records, evaluation_events, require_free, starting
 from ray_diloco.experiment.report.write import report_if_possible
 from ray_diloco.experiment.result import Result, environment
 from ray_diloco.experiment.run_files import ALONE, STOP

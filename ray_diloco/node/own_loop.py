@@ -33,7 +33,6 @@ class OwnLoop:
         not plain: numbers, texts, tensors, and containers of them; and for an optimizer that
         changes nothing of the model.
         """
-        require_module(model)
         _require_optimizer_of(model, optimizer)
         self.model = model
         self.optimizer = optimizer
@@ -103,12 +102,6 @@ class OwnLoop:
             part.load_state_dict(saved[name])
         self.local_step = state["local_step"]
         self.tokens = state["tokens"]
-
-
-def require_module(model: Any) -> None:
-    """ConfigError for anything but a module that was made."""
-    if not isinstance(model, nn.Module):
-        raise ConfigError("model", repr(model), "expected a torch.nn.Module")
 
 
 def _require_optimizer_of(model: nn.Module, optimizer: Any) -> None:

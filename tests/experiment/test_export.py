@@ -195,7 +195,7 @@ def test_a_run_of_its_own_hub_or_that_shall_not_publishes_no_card(configure, fin
     assert publish_card_if_possible(configure(*words), access, finished.folder) is None
 
 
-@pytest.mark.skipif(find_spec("transformers") is None, reason="needs ray-diloco[hf]")
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs the extra hf; runs in .ci/run")
 def test_a_model_of_transformers_is_exported_for_from_pretrained(tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM
 

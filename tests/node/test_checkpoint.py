@@ -245,7 +245,10 @@ print(report.local_steps, report.first_step, repr(report.lost), repr(report.unse
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, for tmpfs")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("mount"),
+    reason="needs root, for tmpfs; runs in .ci/run as root",
+)
 def test_a_node_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path):
     mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:

@@ -20,7 +20,9 @@ from ray_diloco.workload.models import build_model
 from ray_diloco.workload.optimizers import build_optimizer
 from ray_diloco.workload.settings import DataSettings, InnerSettings, ModelSettings
 
-needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs ray-diloco[digits]")
+needs_sklearn = pytest.mark.skipif(
+    find_spec("sklearn") is None, reason="needs the extra digits; runs in .ci/run"
+)
 LABELS = torch.arange(300) % 10
 IMAGES = torch.arange(300.0)[:, None, None, None].expand(300, 1, 8, 8).contiguous()
 

@@ -16,7 +16,9 @@ from ray_diloco.workload.data import (
 from ray_diloco.workload.hf_data import Packer
 from ray_diloco.workload.settings import DataSettings
 
-needs_datasets = pytest.mark.skipif(find_spec("datasets") is None, reason="needs ray-diloco[hf]")
+needs_datasets = pytest.mark.skipif(
+    find_spec("datasets") is None, reason="needs the extra hf; runs in .ci/run"
+)
 
 
 @pytest.fixture

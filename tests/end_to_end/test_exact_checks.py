@@ -3,8 +3,8 @@
 import itertools
 
 import pytest
-import reference
 import torch
+from reference_state import adamw
 from scene import INNER, Scene, playing, rounds_of
 from subjects import WIDTH, Plain, batches, build
 from torch import nn
@@ -61,7 +61,7 @@ def test_twenty_rounds_through_the_hub_equal_torch_sgd(tmp_path):
 def plain_adamw(kind, data, *, steps: int, double: bool = False) -> nn.Module:
     model = build(kind)
     model = model.double() if double else model
-    optimizer = reference.adamw(model, lr=0.05)
+    optimizer = adamw(model, lr=0.05)
     for inputs, targets in itertools.islice(itertools.cycle(data), steps):
         step_of_adamw(model, optimizer, (inputs.double() if double else inputs, targets))
     return model
@@ -78,7 +78,7 @@ def step_of_adamw(model: nn.Module, optimizer: torch.optim.Optimizer, batch) -> 
 def test_one_node_with_the_plain_mean_is_plain_adamw_in_float64(inner_steps):
     data, settings = batches(1), OuterOptimizer(lr=1.0, momentum=0.0)
     model = build(Squares).double()
-    optimizer = reference.adamw(model, lr=0.05)
+    optimizer = adamw(model, lr=0.05)
     published = {name: value.clone() for name, value in model.state_dict().items()}
     stream = itertools.cycle(data)
     for step in range(1, 43):
@@ -101,7 +101,7 @@ PLAIN_MEAN = {"outer_lr": 1.0, "outer_momentum": 0.0}
 def test_a_round_at_each_boundary_of_one_node_is_plain_adamw(inner_steps, tmp_path):
     data = batches(1)
     model = build(Plain)
-    optimizer = reference.adamw(model, lr=0.05)
+    optimizer = adamw(model, lr=0.05)
     scene = Scene(tmp_path, lambda: build(Plain), DilocoSettings(poll_interval=1.0, **PLAIN_MEAN))
     scene.add_master()
     with playing(scene):

@@ -3,6 +3,7 @@
 import pytest
 import reference
 import torch
+from reference_state import adamw
 from safetensors.torch import load_file
 from scene import Scene, playing, rounds_of
 from subjects import Counting, Plain, batches, build
@@ -56,7 +57,7 @@ def textbook(kind, *, nodes=4, rounds=5, every=4, reset=True):
         moments,
         models={name: build(kind) for name in names},
         batches={name: batches(number) for number, name in enumerate(names)},
-        optimizer=lambda model: reference.adamw(model, lr=0.05),
+        optimizer=lambda model: adamw(model, lr=0.05),
         outer_lr=0.7,
         outer_momentum=0.9,
         reset=reset,

@@ -6,6 +6,7 @@ import pytest
 import reference
 import torch
 from moments import moments_of
+from reference_state import adamw
 from safetensors.torch import load_file
 from scene import IN_MEMORY, Part, Scene, playing
 from subjects import Complex, Counting, Half, Plain, Tied, batches, build
@@ -69,7 +70,7 @@ def assert_the_references_bits(played: Played, kind, used: DilocoSettings) -> No
         played.moments,
         models={node_id: build(kind) for node_id in played.nodes},
         batches={node_id: batches(number) for number, node_id in enumerate(played.nodes)},
-        optimizer=lambda model: reference.adamw(model, lr=0.05),
+        optimizer=lambda model: adamw(model, lr=0.05),
         outer_lr=used.outer_lr,
         outer_momentum=used.outer_momentum,
         install=used.install,
